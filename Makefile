@@ -15,7 +15,8 @@
 #                   with stand-ins for the images of registries (ACCEPTANCE_ARGS=--machine takes this machine's Docker and pulls them)
 #   make acceptance-kubernetes  the Helm chart on a Kubernetes of one node: crashes, an upgrade (builds Kubernetes at the first use)
 #   make test-full  make test with the tests marked full and many more generated cases, the demo, more seeds, 10,000,000
-#                   inputs for the decoders, both acceptances, and make test on an empty Debian 13
+#                   inputs for the decoders, both acceptances, and make test on an empty Debian 13; in all it takes hours:
+#                   PART=1/5 to PART=5/5 run a part of it each, in at most 45 minutes once its programs are built
 #   make manifests  k8s/*.yaml for those without Helm, from k8s/chart (needs Helm, which the first use builds in some minutes)
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
@@ -37,6 +38,7 @@ ACCEPTANCE_ARGS ?=
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 SUITE ?= bookworm
 TARGET ?=
+PART ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -49,7 +51,7 @@ SUITES := tests/browser tests/integration tests/simulation tests/unit
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full bare test-pythons manifests wheels clean \
+.PHONY: setup check unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -97,7 +99,9 @@ acceptance-kubernetes  dockerd        docker.io
 acceptance-kubernetes  docker         docker.io
 acceptance-kubernetes  tar            tar
 acceptance-kubernetes  etcd           etcd-server
-acceptance-kubernetes  containerd     containerd runc containernetworking-plugins
+acceptance-kubernetes  containerd     containerd
+acceptance-kubernetes  runc           runc
+acceptance-kubernetes  /usr/lib/cni/bridge  containernetworking-plugins
 acceptance-kubernetes  ctr            containerd
 acceptance-kubernetes  ip             iproute2
 acceptance-kubernetes  ipset          ipset
@@ -208,23 +212,38 @@ bench-peers: setup $(VENV)/.extra-peers
 demo: setup
 	@$(PY) -m tests.acceptance.demo
 
-acceptance: setup $(VENV)/.extra-full
+acceptance: setup needs-acceptance
 	@$(PY) -m tests.acceptance.compose $(ACCEPTANCE_ARGS)
 
-acceptance-kubernetes: setup $(VENV)/.extra-full
+acceptance-kubernetes: setup needs-acceptance-kubernetes
 	@$(PY) -m tests.acceptance.kubernetes
 
 fuzz: setup $(VENV)/.extra-fuzz
 	@$(PY) -m tests.fuzz --inputs $(INPUTS)
 
-test-full: setup $(VENV)/.extra-fuzz $(VENV)/.extra-full
-	$(VENV)/bin/cutline setup --with s3 >/dev/null
-	CUTLINE_TEST_FULL=1 $(PY) -m tests.servers >&2
-	export CUTLINE_TEST_FULL=1; $(call pytest,$(SUITES))
+# What a target needs beyond `setup` (tests/needs.py), before its own work begins.
+needs-%: debian $(VENV)/.built $(VENV)/.extra-full
+	@$(PY) -m tests.needs $*
+
+FULL_PARTS := 1/5 2/5 3/5 4/5 5/5
+ifneq ($(filter-out $(FULL_PARTS),$(PART)),)
+$(error PART is one of $(FULL_PARTS), not $(PART))
+endif
+test-full: $(patsubst %/5,test-full-part-%,$(or $(PART),$(FULL_PARTS)))
+
+test-full-part-1 test-full-part-2: setup $(VENV)/.extra-fuzz needs-test-full
+	export CUTLINE_TEST_FULL=1; $(call pytest,$(if $(filter %-1,$@),$(filter-out tests/integration,$(SUITES)) tests/integration/test_[a-l]*.py,tests/integration/test_[m-z]*.py))
+
+test-full-part-3: setup $(VENV)/.extra-fuzz
 	$(PY) -m tests.acceptance.demo
-	$(MAKE) --no-print-directory acceptance acceptance-kubernetes
 	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)
 	$(PY) -m tests.fuzz --inputs 10000000
+
+test-full-part-4:
+	$(MAKE) --no-print-directory acceptance
+	$(MAKE) --no-print-directory acceptance-kubernetes
+
+test-full-part-5:
 	SUITE=trixie .ci/bare make test
 
 test-pythons: $(patsubst %,test-%,$(notdir $(PYTHONS)))
@@ -234,6 +253,7 @@ test-python%:
 	build/venv-$*/bin/pytest tests/unit $(PYTEST_ARGS)
 
 manifests: $(VENV)/.built $(VENV)/.extra-full
+	@$(PY) -m tests.needs manifests
 	@$(PY) -m tests.manifests
 
 # A wheel that auditwheel takes has compiled modules, and runs on every Linux of its manylinux version or newer.

@@ -232,12 +232,6 @@ def _column(**attributes: Any) -> Column:
     return Column(**attributes)
 
 
-def split_table_id(table_id: str) -> tuple[str, str]:
-    """Database and table of "db.table". A database with a dot in its name can't be written so: it is never found."""
-    database, _, table = table_id.partition(".")
-    return database, table
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableSchema:
     """A table's schema: its columns in order, the identity key, and the names of former columns.

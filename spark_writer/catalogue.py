@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs
 
+from cutline.common.config.addresses import barred
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.spark_writer.iceberg.durable import local_path
 from cutline.spark_writer.iceberg.objects import SCHEMES, bucket_of, file_system
@@ -128,10 +129,12 @@ def check_answers(sink: Mapping[str, Any]) -> None:
     refusals = []
     for host, port in _addresses(uri):
         try:
-            socket.create_connection((host, port), ANSWER_SECONDS).close()
-            return
-        except OSError as error:
-            refusals.append(f"{host}:{port}: {error.strerror or error}")
+            with socket.create_connection((host, port), ANSWER_SECONDS) as wire:
+                if not barred(str(wire.getpeername()[0])):
+                    return
+            refusals.append(f"{host}:{port}")
+        except OSError:  # why, is for nobody who may only name an address
+            refusals.append(f"{host}:{port}")
     if refusals:
         raise Unavailable(
             f"the catalogue {redacted(uri)} does not answer ({'; '.join(refusals)}); start it, or correct"

@@ -32,7 +32,8 @@ from cutline.spark_writer.iceberg.metrics import described, has_default_metrics
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
-GROUP_ROWS = 1_000_000
+GROUP_ROWS, GROUP_BYTES = 1_000_000, 1 << 30
+"""A group of staged files becomes a data file, or one for each partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,11 @@ class Staged:
     def rows(self) -> int:
         """The number of rows."""
         return self.record.rows if self.part is None else self.part_rows
+
+    @property
+    def size(self) -> int:
+        """The bytes of these rows in the file, about."""
+        return self.record.size * self.rows // max(1, self.record.rows)
 
 
 class StagedLost(ProtocolError):
@@ -178,36 +184,38 @@ def last_changes(changes: pa.Table, layout: Layout) -> pa.Table:
 
 
 def grouped(store: PipelineStore, files: Iterable[Staged]) -> list[list[Staged]]:
-    """Divide staged files, in the order of `_seq`, into groups of at most `GROUP_ROWS` rows, or of one row group.
+    """Divide staged files, in the order of `_seq`, into groups of at most `GROUP_ROWS` rows and `GROUP_BYTES` in files,
+    or of one row group.
 
     StagedLost if the footer of a large file can't be read.
     """
     groups: list[list[Staged]] = []
-    rows = 0
+    rows = size = 0
     for staged in sorted(files, key=lambda staged: staged.record.seq_min or 0):
         for part in _parts(store, staged):
-            rows += part.rows
-            if not groups or rows > GROUP_ROWS:
+            rows, size = rows + part.rows, size + part.size
+            if not groups or rows > GROUP_ROWS or size > GROUP_BYTES:
                 groups.append([])
-                rows = part.rows
+                rows, size = part.rows, part.size
             groups[-1].append(part)
     return groups
 
 
 def _parts(store: PipelineStore, staged: Staged) -> Iterator[Staged]:
-    """Divide a staged file of more than `GROUP_ROWS` rows by its row groups."""
-    if staged.record.rows <= GROUP_ROWS:
+    """Divide a staged file that is more than a group by its row groups."""
+    if staged.rows <= GROUP_ROWS and staged.size <= GROUP_BYTES:
         yield staged
         return
     with _opened(store, staged) as file:
         sizes = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
-    start = rows = 0
-    for at, size in enumerate(sizes):
-        if at > start and rows + size > GROUP_ROWS:
-            yield replace(staged, part=range(start, at), part_rows=rows)
-            start, rows = at, 0
-        rows += size
-    yield replace(staged, part=range(start, len(sizes)), part_rows=rows)
+    start, part = 0, replace(staged, part=range(0), part_rows=0)
+    for at, rows in enumerate(sizes):
+        longer = replace(staged, part=range(start, at + 1), part_rows=part.part_rows + rows)
+        if part.rows and (longer.rows > GROUP_ROWS or longer.size > GROUP_BYTES):
+            yield part
+            start, longer = at, replace(staged, part=range(at, at + 1), part_rows=rows)
+        part = longer
+    yield part
 
 
 def rows_of(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from cutline.common.schema import Column, TableSchema
+from cutline.common.table_id import split_table_id
 from cutline.services.sources.mysql.binlog.event_types import UPDATE_ROWS, WRITE_ROWS
 
 
@@ -60,7 +61,7 @@ def table_map(schema: TableSchema, number: int = 7) -> bytes:
     ]
     charsets = b"".join(packed(text) for text in texts)
     fields = [(1, bytes(signs)), (3, charsets), (4, names), (12, b"\xff" * ((count + 7) // 8))]
-    named = b"".join(bytes([len(name)]) + name.encode() + b"\0" for name in schema.table_id.split("."))
+    named = b"".join(bytes([len(name)]) + name.encode() + b"\0" for name in split_table_id(schema.table_id))
     body = number.to_bytes(6, "little") + b"\1\0" + named + packed(count)
     body += bytes(kind[0] for kind in kinds) + packed(len(metadata)) + metadata + b"\xff" * ((count + 7) // 8)
     return body + b"".join(bytes([field]) + packed(len(data)) + data for field, data in fields)

@@ -863,6 +863,8 @@ class IcebergRest(LocalServer):
         return {"type": "rest", "uri": f"http://{self.host}:{self.port}", **own}
 
     def _command(self) -> list[str]:
+        if self.warehouse.startswith("s3:") and (lacking := spark_jars.missing(spark_jars.folder(), ("s3",))):
+            raise Missing(spark_jars.describe_missing(spark_jars.folder(), lacking))  # else it fails at each table
         chosen = {
             "rest.port": str(self.port),
             "uri": f"jdbc:sqlite:{self.folder}/catalog.db",
@@ -920,11 +922,10 @@ def iceberg_rest() -> Path:
 def prepare() -> list[str]:
     """Build everything that later starts need; return a line for each server that this machine can't run.
 
-    S3 and Iceberg's REST catalogue are for `make test-full` only, since the one takes minutes to build.
+    S3 and Iceberg's REST catalogue are not among them: tests/needs.py gets those, for the targets that use them.
     """
     missing: list[str] = []
-    full = os.environ.get("CUTLINE_TEST_FULL") == "1"
-    for make in (MariaDB, MySQL, Redis, PostgreSQL, *([S3] if full else [])):
+    for make in (MariaDB, MySQL, Redis, PostgreSQL):
         begun = time.monotonic()
         try:
             with make() as server:
@@ -934,11 +935,6 @@ def prepare() -> list[str]:
                 print(f"{server.name} {version} starts ({time.monotonic() - begun:.1f} s)", flush=True)
         except Missing as reason:
             missing.append(f"{make.name}: {reason}")
-    if full:
-        try:
-            iceberg_rest()
-        except Missing as reason:
-            missing.append(f"{IcebergRest.name}: {reason}")
     return missing
 
 

@@ -69,6 +69,13 @@ class Environment:
         None,
         "addresses or networks of proxies, separated by commas, whose X-Forwarded-For names the client; unset: none",
     )
+    secrets: str | None = _env(
+        "CUTLINE_SECRETS",
+        None,
+        "what requests to the control service may name as source.password_env, password_file and files of source.tls,"
+        " separated by commas: the beginning of a variable's name, a pattern of it with *, or the absolute path of a"
+        " folder; `-`: nothing; unset: `*_PASSWORD`, and no file. Cutline's own variables are none of them",
+    )
     metrics_open: bool = _env("CUTLINE_METRICS_OPEN", False, "whether /metrics needs no token: true or false")
     oidc_issuer: str | None = _env(
         "CUTLINE_OIDC_ISSUER", None, "address of an OIDC issuer whose JWTs the control service accepts; unset: none"

@@ -14,17 +14,19 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from cutline.common.config.faults import Strict, fault, location, repeated_keys, sentence
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, redacted
+from cutline.common.table_id import spellings, split_names, split_table_id
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 OUR_PROPERTIES = frozenset(
@@ -53,6 +55,44 @@ OUR_PROPERTIES = frozenset(
 FIXED = ("name", "start", "stop", "values", "keyless", "snapshot.chunks", "sink.type", "sink.warehouse")
 """Settings (with all below them) that a pipeline keeps for life: the rows copied so far depend on them."""
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
+
+
+def _glob_problem(pattern: object) -> str | None:
+    """The pattern and why it is no glob on tables; None if it is one."""
+    if isinstance(pattern, str):
+        exclusion = "!" if pattern.startswith("!") else ""
+        with suppress(ValueError):
+            names = split_names(pattern.removeprefix("!"))
+            if len(names) > 2 and all(names):
+                written = " or ".join(repr(exclusion + each) for each in spellings(pattern.removeprefix("!")))
+                return f"{pattern!r}, which is ambiguous since a name in it has a dot; write it as {written}"
+            if len(names) == 2 and all(names) and not names[0].startswith("!"):
+                return None
+    return (
+        f'{pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"; a name with a dot is written'
+        ' in backticks, as in "`my.db`.*"'
+    )
+
+
+def _glob(pattern: str) -> str:
+    if (problem := _glob_problem(pattern)) is not None:
+        raise fault(f"has {problem}")
+    return pattern
+
+
+def _carried(glob: object) -> object:
+    """A glob of a stored definition, which may be one of the first versions, as this one writes it."""
+    if not isinstance(glob, str):
+        return glob
+    exclusion = "!" if glob.startswith("!") else ""
+    with suppress(ValueError):
+        if len(written := spellings(glob.removeprefix("!"))) > 1:
+            return exclusion + written[0]
+    return glob
+
+
+TableGlob = Annotated[str, AfterValidator(_glob)]
+"""A glob on tables, or one that excludes (`!`)."""
 
 
 class SnapshotConfig(Strict):
@@ -205,8 +245,10 @@ class TableOptions(Strict):
 
     @model_validator(mode="after")
     def _one_order(self) -> Self:
-        if not re.fullmatch(r"[^.!][^.]*\..+", self.tables):
+        if self.tables.startswith("!"):
             raise fault(f'has tables {self.tables!r}, which is not a glob on db.table, as in "shop.*"')
+        if (problem := _glob_problem(self.tables)) is not None:
+            raise fault(f"has tables {problem}")
         if self.chunk_by and self.identity:
             raise fault("has identity and chunk_by; a table with an identity is chunked by it, so keep one")
         return self
@@ -337,7 +379,9 @@ class PipelineConfig(Strict):
 
     name: str = Field(description="name of the pipeline: lower case letters, digits, - and _, at most 63")
     source: SourceConfig = Field(description="the server to copy from")
-    tables: tuple[str, ...] = Field(description="globs on db.table; a leading ! excludes")
+    tables: tuple[str, ...] = Field(
+        description="globs on db.table, a name with a dot in backticks; a leading ! excludes"
+    )
     table_options: Annotated[tuple[TableOptions, ...], BeforeValidator(_tuple)] = Field(
         default=(), description="list of options for some tables"
     )
@@ -392,8 +436,8 @@ class PipelineConfig(Strict):
         if not isinstance(value, list | tuple):
             raise fault('must be a list of globs, as in ["shop.*", "!shop.tmp_*"]')
         for pattern in value:
-            if not isinstance(pattern, str) or not re.fullmatch(r"!?[^.!][^.]*\..+", pattern):
-                raise fault(f'has {pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"')
+            if (problem := _glob_problem(pattern)) is not None:
+                raise fault(f"has {problem}")
         if not any(not pattern.startswith("!") for pattern in value):
             raise fault("includes nothing; name at least one table without a leading !")
         return tuple(value)
@@ -450,9 +494,20 @@ class PipelineConfig(Strict):
 
     @classmethod
     def from_definition(cls, definition: Mapping[str, Any]) -> PipelineConfig:
-        """Build the pipeline from `definition()`; ConfigError if this version can't read it."""
+        """Build the pipeline from `definition()`; ConfigError if this version can't read it.
+
+        In a definition of the first versions a glob has no backticks, and its database ends at the first dot.
+        """
+        carried = dict(definition)
+        if isinstance(globs := definition.get("tables"), list | tuple):
+            carried["tables"] = [_carried(glob) for glob in globs]
+        if isinstance(entries := definition.get("table_options"), list | tuple):
+            carried["table_options"] = [
+                {**entry, "tables": _carried(entry.get("tables"))} if isinstance(entry, Mapping) else entry
+                for entry in entries
+            ]
         try:
-            return cls.model_validate(dict(definition))
+            return cls.model_validate(carried)
         except ValidationError as error:
             faults = (f"the store's definition: {sentence(detail, cls)}" for detail in error.errors())
             raise ConfigError(*faults) from error
@@ -481,23 +536,24 @@ def shown(name: str, value: Any) -> Any:
 
 
 def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, ...]:
-    """Return those of `tables` ("db.table") that a glob includes and no `!` glob excludes, sorted.
+    """Return those of `tables` (ids) that a glob includes and no `!` glob excludes, sorted.
 
-    An exclusion wins wherever it is in the list. `*` does not match the dot; case matters; `_` and `%` have no
-    special meaning. The server's own schemas (mysql, sys, ...) are never captured. The result may be empty: the caller
-    decides whether that is an error.
+    The two halves of a glob are compared with the database and the table, so `*` matches dots in a name and never the
+    one between the names. An exclusion wins wherever it is in the list. Case matters; `_` and `%` have no special
+    meaning. The server's own schemas (mysql, sys, ...) are never captured. The result may be empty: the caller decides
+    whether that is an error.
     """
-    includes: list[list[str]] = []
-    excludes: list[list[str]] = []
+    includes: list[tuple[str, ...]] = []
+    excludes: list[tuple[str, ...]] = []
     for pattern in patterns:
-        (excludes if pattern.startswith("!") else includes).append(pattern.removeprefix("!").split(".", 1))
+        (excludes if pattern.startswith("!") else includes).append(split_names(pattern.removeprefix("!")))
 
-    def matches(globs: list[list[str]], schema: str, table: str) -> bool:
+    def matches(globs: list[tuple[str, ...]], schema: str, table: str) -> bool:
         return any(fnmatchcase(schema, glob[0]) and fnmatchcase(table, glob[1]) for glob in globs)
 
     chosen = set()
     for name in tables:
-        schema, _, table = name.partition(".")
+        schema, table = split_table_id(name)
         if (
             schema.lower() not in SYSTEM_SCHEMAS
             and matches(includes, schema, table)

@@ -58,6 +58,8 @@ def _yaml_settings(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
             if default == {}
             else "[]"
             if default == ()
+            else str(default).lower()
+            if isinstance(default, bool)
             else str(default)
         )
         yield Setting(
@@ -84,7 +86,7 @@ def _type_name(annotation: Any) -> str:
         return "mapping"
     if arguments:
         return " or ".join(map(_type_name, arguments))
-    return {"str": "text", "int": "int", "float": "number"}[annotation.__name__]
+    return {"str": "text", "int": "int", "float": "number", "bool": "true or false"}[annotation.__name__]
 
 
 def settings_table() -> str:

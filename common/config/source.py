@@ -17,6 +17,7 @@ from cutline.common.errors import ConfigError
 
 TlsMode = Literal["disabled", "required", "verify-ca", "verify-identity"]
 CONNECT_TIMEOUT_SECONDS = 10
+_LONGEST_BYTES = 1 << 16  # of a password's file: /dev/zero has no end
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.%]+)\]|(?P<name>[^\s\[\]:/@]+))(?::(?P<port>\d{1,5}))?")
 
 
@@ -110,6 +111,12 @@ class SourceConfig(Strict):
         description="encryption of the connections: a mode (disabled, required, verify-ca, verify-identity) or a"
         " mapping",
     )
+    cleartext_password: bool = Field(
+        default=False,
+        exclude_if=lambda allowed: not allowed,
+        description="whether a server that asks for the password itself gets it, as accounts of PAM or LDAP need it"
+        " (mysql_clear_password, dialog); only by TLS that checks the server (verify-ca, verify-identity)",
+    )
     connect_timeout_seconds: int = Field(
         default=CONNECT_TIMEOUT_SECONDS,
         ge=1,
@@ -146,6 +153,15 @@ class SourceConfig(Strict):
             raise fault("has both password_env and password_file; keep one of them")
         return self
 
+    @model_validator(mode="after")
+    def _cleartext_for_the_right_server(self) -> Self:
+        if self.cleartext_password and self.tls is not None and not self.tls.mode.startswith("verify"):
+            raise fault(
+                f"has cleartext_password, and mode {self.tls.mode} of tls does not check who gets the password; set"
+                " tls: verify-identity or verify-ca, or remove cleartext_password"
+            )
+        return self
+
     @property
     def addresses(self) -> tuple[Address, ...]:
         """`host`, then `hosts`, each address once; `hosts` without a port have that of `host`."""
@@ -173,7 +189,8 @@ class SourceConfig(Strict):
             return value
         if self.password_file is not None:
             try:
-                text = Path(self.password_file).read_text(encoding="utf-8")
+                with open(self.password_file, "rb") as file:
+                    text = file.read(_LONGEST_BYTES).decode()
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
                 raise ConfigError(

@@ -47,8 +47,10 @@ class Orders:
 
     `definition` is the version in force. `base`: the next epoch starts from this checkpoint, since a restore was
     commanded after journal slot `base_after` while no epoch was to be opened; None: from the newest checkpoint. `purge`
-    goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too. `anew`: every table is read
-    again in the next epoch, since that was commanded while none was to be opened.
+    goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too. `limits`: rows and bytes a
+    second of all readers together, as the last command about them wants (`limits`, or a `define` that changes them);
+    None: those of the definition. `anew`: every table is read again in the next epoch, since that was commanded while
+    none was to be opened.
     """
 
     mode: Mode = "running"
@@ -56,18 +58,20 @@ class Orders:
     base: int | None = None
     base_after: int | None = None
     purge: bool = False
+    limits: Mapping[str, float | None] | None = None
     anew: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; `anew` is left out where it is false, as earlier versions of Cutline did."""
-        body = {
+        """Return a plain dict; `limits` and `anew` are left out where they say nothing, as earlier versions did."""
+        body: dict[str, Any] = {
             "mode": self.mode,
             "definition": self.definition,
             "base": self.base,
             "base_after": self.base_after,
             "purge": self.purge,
         }
-        return body | {"anew": True} if self.anew else body
+        body |= {"anew": True} if self.anew else {}
+        return body if self.limits is None else body | {"limits": dict(self.limits)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,7 @@ from cutline.common.store.records import (
     since_of,
 )
 from cutline.common.store.staging_file import StagingFile
+from cutline.common.table_id import check_ids
 
 _FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
 _NUMBERED = re.compile(r"(\d{10})\.json")
@@ -205,7 +206,7 @@ class PipelineStore:
 
     def define(self, definition: Mapping[str, Any]) -> bool:
         """Begin a life of this name, whose store this is from then on, with version 1 of its definition; False if
-        there is a pipeline whose newest version is the same.
+        there is a pipeline whose version in force is the same.
 
         Raises ConfigError if the name is in use with another content.
         """
@@ -213,31 +214,48 @@ class PipelineStore:
         while True:
             self._folder.bind(life := lives.begin(self.name))
             self._begin()
-            made = self._definitions.define(definition)
+            made = self._definitions.define(definition, in_force=self.definition_version() or 1)
             if not lives.has_ended(life):
                 return made
 
     def definition(self, version: int | None = None) -> dict[str, Any] | None:
-        """Return a version of the definition, by default the newest; None if there is none."""
-        return self._definitions.get(version)
+        """Return a version of the definition, by default the one in force; None if there is none."""
+        return self._definitions.get(self.definition_version() or 1 if version is None else version)
 
     def definition_version(self) -> int:
-        """Return the number of the newest version, 0 without a definition."""
-        return self._definitions.newest()
+        """Return the number of the version in force, 0 without a definition. Of a pipeline that is being deleted, the
+        first one may be all that is left."""
+        version = self.commands.orders().definition
+        if version > 1 and self._definitions.about(version) is not None:
+            return version
+        return int(self._definitions.get(1) is not None)
 
     def versions(self) -> list[DefinitionVersion]:
-        """Return all versions of the definition, oldest first, without their content."""
-        return self._definitions.versions()
+        """Return the version in force and all before it, oldest first, without their content."""
+        return self._definitions.versions(self.definition_version())
 
-    def definition_about(self, version: int) -> DefinitionVersion | None:
-        """Return who made a version of the definition, and when; None if there is none."""
-        return self._definitions.about(version)
+    def definitions_above(self, version: int) -> list[DefinitionVersion]:
+        """Return what was put after a version, in order, whether it came into force or not."""
+        return self._definitions.above(version)
+
+    def next_definition(self) -> int:
+        """Return the number above all that are taken."""
+        return self._definitions.newest() + 1
 
     def put_definition(
-        self, version: int, definition: Mapping[str, Any], *, by: str, at: float, command: int, note: str | None = None
+        self,
+        version: int,
+        definition: Mapping[str, Any],
+        *,
+        by: str,
+        at: float,
+        command: int,
+        note: str | None = None,
+        base: int | None = None,
     ) -> bool:
-        """Put a later version if absent, durable on return; False if there is one of this number."""
-        return self._definitions.put(version, definition, by=by, at=at, command=command, note=note)
+        """Put what a command makes of the version `base` (by default the number before), if absent; durable on return.
+        False if the number is taken. It is a version once the standing orders say so."""
+        return self._definitions.put(version, definition, by=by, at=at, command=command, note=note, base=base)
 
     # The journal
 
@@ -302,6 +320,14 @@ class PipelineStore:
         entry would take a removed slot for the end."""
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
+
+    def check_tables(self) -> None:
+        """Raise ConfigError if the checkpoint from which the pipeline goes on has a table whose id is ambiguous."""
+        found = self.entry(self.last_slot())
+        if isinstance(found, EpochEntry) and found.base is not None:
+            found = self.entry(found.base)
+        if isinstance(found, CheckpointEntry):
+            check_ids(found.tables)
 
     def slots(self) -> list[int]:
         """Return the numbers of the entries that the journal still has, ascending."""

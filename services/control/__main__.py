@@ -19,7 +19,8 @@ from redis.asyncio import Redis
 
 from cutline.common import logs
 from cutline.common.config.environment import Environment
-from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.config.secrets import Secrets
+from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.presence import Registry, Service
@@ -27,6 +28,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.mesh.usage import Usage
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access, first_token
+from cutline.services.control.api.audit_log import AuditLog
 from cutline.services.control.api.gate import LOOPBACK
 from cutline.services.control.api.oidc import Oidc, roles_of
 from cutline.services.control.app import build
@@ -73,6 +75,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         body_bytes=environment.api_body_bytes,
         metrics_open=environment.metrics_open,
         metrics_tables=environment.metrics_tables,
+        secrets=Secrets.of(environment.secrets),
     )
     config = uvicorn.Config(
         app,
@@ -103,6 +106,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
     side_by_side = (
         _announce(registry, redis, me),
         _follow_certificate(config, environment),
+        _keep_audit_log(app.state.control.audit),
         watch(registry, store, redis, jobs, me.incarnation),
     )
     tasks = [asyncio.create_task(each) for each in side_by_side]
@@ -115,6 +119,8 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(CutlineError):
+            await app.state.control.audit.look(ending=True)
         with suppress(Unavailable):
             await registry.withdraw_presence(me.incarnation)
         await redis.aclose()
@@ -128,6 +134,15 @@ async def _announce(registry: Registry, redis: Redis, me: Service) -> None:
             await registry.announce_presence(replace(me, rss_bytes=rss_bytes, cpu_seconds=cpu_seconds))
         with suppress(Unavailable):
             await lines.flush_to(redis, me.incarnation)
+        await asyncio.sleep(1.0)
+
+
+async def _keep_audit_log(audit: AuditLog) -> None:
+    while True:
+        try:
+            await audit.look()
+        except CutlineError as error:  # /readyz reports it
+            log.warning("the audit log lacks refused calls: %s", error)
         await asyncio.sleep(1.0)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from cutline.common.config.secrets import Secrets
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control import dashboard
@@ -33,6 +34,7 @@ from cutline.services.control.api import (
     tokens,
 )
 from cutline.services.control.api.access import Access
+from cutline.services.control.api.audit_log import AuditLog
 from cutline.services.control.api.dependencies import Control
 from cutline.services.control.api.gate import BODY_BYTES, Gate
 from cutline.services.control.api.source_threads import SourceThreads
@@ -63,10 +65,12 @@ def build(
     body_bytes: int = BODY_BYTES,
     metrics_open: bool = False,
     metrics_tables: int = 200,
+    secrets: Secrets | None = None,
 ) -> FastAPI:
     """Return the application over an open registry and a store; it closes neither.
 
-    `metrics_tables`: how many tables of a pipeline have metrics of their own.
+    `metrics_tables`: how many tables of a pipeline have metrics of their own. `secrets`: what requests may name of this
+    machine (None: as without CUTLINE_SECRETS).
     """
     app = FastAPI(
         title="Cutline",
@@ -77,10 +81,17 @@ def build(
         generate_unique_id_function=openapi.operation_id,
         redirect_slashes=False,  # an address with one slash too many is a 404 that says so
     )
+    log = AuditLog(store.access)
     app.state.control = Control(
-        registry=registry, store=store, access=access, sources=SourceThreads(), metrics_tables=metrics_tables
+        registry=registry,
+        store=store,
+        access=access,
+        audit=log,
+        sources=SourceThreads(),
+        metrics_tables=metrics_tables,
+        secrets=secrets or Secrets(),
     )
-    app.add_middleware(Gate, access=access, body_bytes=body_bytes, metrics_open=metrics_open)
+    app.add_middleware(Gate, access=access, audit=log, body_bytes=body_bytes, metrics_open=metrics_open)
     problems.handle(app)
     app.add_exception_handler(commands.Repeated, commands.answer_repeated)
     app.include_router(health.router)

@@ -33,6 +33,7 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.table_id import check_ids
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -62,7 +63,6 @@ from cutline.services.enumerator.events import (
     ReleaseSavepoint,
     SavepointAsked,
     Settings,
-    ThrottleAsked,
     WriteEntry,
     WriteOutcome,
 )
@@ -190,8 +190,6 @@ class Pipeline:
                             self.loop.tell(ReadAgainAsked(table_id=table, generation=generation))
                         elif request.get("kind") == "command":
                             self._hint.set()
-                        elif request.get("kind") == "throttle":
-                            self.loop.tell(ThrottleAsked(limits=Limits(**request["limits"])))
                     if self._links is not None:
                         await self.host.registry.announce_epoch(self.name, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
@@ -350,8 +348,7 @@ class Pipeline:
             "source_host": self.source.hosts.chosen,
             "failures": leader.failures if resting else 0,
             "retry_at": leader.retry_at if resting else None,
-            "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
-            "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
+            "limits": dataclasses.asdict(leader.limits),
             "source": enumerator.stream_status if enumerator else {},
             "channels": self._links.state() if self._links is not None else {},
             "marks": self.marks.shown(),
@@ -612,6 +609,7 @@ class Pipeline:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
+        check_ids(entry.tables)
         self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 

@@ -9,7 +9,7 @@ taken before the ones ahead of them are finished; any other command is alone.
 A command that only the Spark writer can carry out is *apart*: it changes no orders and nobody waits for it. Later ones
 are finished before it; their outcomes name it as open, so that a next leader asks the Spark writer again.
 
-A command is *cancelled* by a later one, `cancel`, as long as it has no effect that lasts: while it is queued, while it
+A command is *cancelled* by a later one, `cancel_command`, as long as it has no effect that lasts: while it is queued, while it
 awaits a checkpoint that is not in the journal, or an epoch whose entry is not yet being written. That happens as soon
 as the leader knows of the later command, which itself has its turn when all before it are finished, and tells then
 what became of the other.
@@ -22,8 +22,8 @@ what became of the other.
   is answered once that epoch's entry is in the journal. A leader that dies before has changed nothing that lasts, and
   the next one takes the command again.
 
-What needs an epoch is refused where none is open for long: while the pipeline is paused, stopped or halted. While an
-epoch is only on its way such commands wait, unless a person has then asked to pause or to delete the pipeline.
+Whether a command makes sense now stands in common/commands/rules.py, which the API asks too. While an epoch is only on
+its way, commands that need one wait, unless a person has then asked to pause or to delete the pipeline.
 
 Whatever the order of a journal's and a command's files, a command may be taken twice, by two leaders. Each step may
 therefore be repeated: a version of the definition is put once, a pause or a restore that is repeated comes to the same.
@@ -37,7 +37,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
+import cutline.common.commands.rules as rules
 from cutline.common.mesh.machine import Effect, Event
+from cutline.common.mesh.messages import Limits
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import Anew
@@ -58,16 +60,11 @@ from cutline.services.enumerator.events import (
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.tables import QUARANTINED
 
-TABLE_KINDS = frozenset(
-    {"limits", "pause_table", "resume_table", "read_table_again", "retry_table", "forget_table"}
-)  # the enumerator carries them out
-CHECKPOINT_KINDS = frozenset({"checkpoint", "savepoint"})
+TABLE_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "machine")
+CHECKPOINT_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "checkpoint")
 KEEPING_KINDS = frozenset({"savepoint", "stop"})
 DEFINING_KINDS = frozenset({"define", "cancel_table"})
 ENDING_KINDS = frozenset({"pause", "delete"})
-KINDS = TABLE_KINDS | CHECKPOINT_KINDS | DEFINING_KINDS | ENDING_KINDS | {
-    "resume", "start", "stop", "restore", "read_again", "delete_savepoint", "lake", "cancel",
-}  # fmt: skip
 
 
 class Step(StrEnum):
@@ -236,6 +233,13 @@ class Agenda:
         return None if awaited is None else awaited.settings
 
     @property
+    def limits(self) -> Limits | None:
+        """The limits of the next epoch, if a command has set them; else the definition's are in force."""
+        awaited = self._next_epoch()
+        limits = (self.orders if awaited is None else awaited.orders).limits
+        return None if limits is None else Limits(**limits)
+
+    @property
     def definition(self) -> int:
         """The version of the definition that the next epoch uses."""
         awaited = self._next_epoch()
@@ -344,7 +348,8 @@ class Agenda:
         if (taken := self._asked(event.n)) is None:
             return
         taken.settings = event.settings
-        taken.orders = replace(self.standing, definition=event.version)
+        limits = self.standing.limits if event.limits is None else dict(event.limits)
+        taken.orders = replace(self.standing, definition=event.version, limits=limits)
         if self.standing.mode != "running":
             taken.answer("done", result={"version": event.version})
         elif leader.leads:
@@ -476,7 +481,7 @@ class Agenda:
     def _cancel(self, leader: Leader) -> list[Effect]:
         """Cancel what a later command withdraws, and what has no effect that lasts."""
         effects: list[Effect] = []
-        for cancel in [command for command in self.queue if command.kind == "cancel"]:
+        for cancel in [command for command in self.queue if command.kind == "cancel_command"]:
             target = next((taken for taken in self.taken if taken.command.n == cancel.arguments.get("command")), None)
             if target is None or not self._has_no_effect(target, leader):
                 continue
@@ -520,11 +525,12 @@ class Agenda:
         if kind == "stop" and not leader.halted and not self._ending():
             return  # the next epoch takes it
         leader.withdraw(_request(taken.command))
-        if kind == "pause":
-            taken.orders = replace(self.standing, mode="paused")
+        if kind == "pause" or (kind == "stop" and leader.halted and taken.command.arguments.get("savepoint") is None):
+            taken.orders = replace(self.standing, mode="paused" if kind == "pause" else "stopped")
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
         elif kind == "stop":
-            taken.answer("failed", "the pipeline could take no savepoint", "pause it, or mend what keeps it from going")
+            remedy = "pause it, or stop it without a savepoint's name"
+            taken.answer("failed", "the pipeline could take no savepoint", remedy)
         else:
             taken.step = Step.EPOCH
 
@@ -550,16 +556,17 @@ class Agenda:
             return self._take_in_epoch(command, leader, now)
         if self.taken or leader.proposes:
             return None
-        mode = self.standing.mode
-        if mode == "deleting":
-            return self._refuse(command, "the pipeline is being deleted", "nothing can be done with it any more")
+        if (refusal := self._refusal(command, leader)) is not None:
+            return self._refuse(command, *refusal)
+        if kind == "limits":
+            return self._take_limits(command)
         if kind in ("define", "cancel_table"):
             return self._ask(command, PutDefinition(command=command, in_force=self.standing.definition))
         if kind == "restore":
             return self._ask(command, FindBase(command=command))
         if kind == "delete_savepoint":
             return self._ask(command, ReleaseSavepoint(command=command))
-        if kind == "cancel":
+        if kind == "cancel_command":
             return self._ask(command, FindOutcome(command=command))
         if kind == "delete":
             purge = bool(command.arguments.get("purge"))
@@ -567,27 +574,37 @@ class Agenda:
             taken.answer("done")
             return []
         if kind in ("resume", "start"):
-            return self._take_resume(command, leader)
-        if kind in ("pause", "stop"):
-            return self._take_pause(command, leader)
+            orders = replace(self.standing, mode="running", base=None, base_after=None, anew=False)
+            taken = self._begin(command, Step.EPOCH, orders)
+            taken.base, taken.anew = self.standing.base, self.standing.anew
+            return []
         if kind == "read_again":
-            return self._take_read_again(command, leader)
-        return self._refuse(command, f"this version of Cutline knows no command {kind!r}", "upgrade its services")
+            return self._take_read_again(command)
+        return self._take_pause(command, leader)
+
+    def _refusal(self, command: Command, leader: Leader) -> rules.Refusal | None:
+        ended = leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
+        state = rules.state(self.standing.mode, halted=leader.halted, ended=ended)
+        if command.kind not in rules.COMMANDS:
+            return rules.Refusal(f"this version of Cutline knows no command {command.kind!r}", "upgrade its services")
+        return rules.refusal(command.kind, state, command.arguments)
+
+    def _take_limits(self, command: Command) -> list[Effect]:
+        """New limits are standing orders: in force at once, and for every epoch until others are asked for."""
+        limits = {name: command.arguments.get(name) for name in ("rows_per_second", "bytes_per_second")}
+        self._begin(command, Step.ANSWERED, replace(self.standing, limits=limits)).answer("done")
+        return []
 
     def _cancelled_by(self, command: Command) -> Command | None:
         """The later command that cancels this one, which was not taken yet, nor by a leader before."""
-        if command.n == self.entered or command.kind == "cancel":
+        if command.n == self.entered or command.kind == "cancel_command":
             return None
-        found = (later for later in self.queue if later.kind == "cancel")
+        found = (later for later in self.queue if later.kind == "cancel_command")
         return next((later for later in found if later.arguments.get("command") == command.n), None)
 
     def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
-        if leader.still or leader.halted:
-            state = "halted" if leader.halted else self.standing.mode
-            way = "resume it first" if state == "paused" else "start it first"
-            return self._refuse(command, f"the pipeline is {state}", way)
-        if leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended):
-            return self._refuse(command, "the pipeline has ended at its stop", "start another pipeline")
+        if (refusal := self._refusal(command, leader)) is not None:
+            return self._refuse(command, *refusal)
         if leader.leads:
             if command.kind in CHECKPOINT_KINDS:
                 taken = self._begin(command, Step.CHECKPOINT)
@@ -614,36 +631,18 @@ class Agenda:
         table = leader.enumerator.tables.get(str(command.arguments.get("table")))
         return table is not None and table.phase != QUARANTINED
 
-    def _take_resume(self, command: Command, leader: Leader) -> list[Effect]:
-        mode = self.standing.mode
-        if mode == "running" and not leader.halted:
-            return self._refuse(command, "the pipeline is running", "there is nothing to resume")
-        orders = replace(self.standing, mode="running", base=None, base_after=None, anew=False)
-        taken = self._begin(command, Step.EPOCH, orders)
-        taken.base, taken.anew = self.standing.base, self.standing.anew
-        return []
-
-    def _take_read_again(self, command: Command, leader: Leader) -> list[Effect]:
+    def _take_read_again(self, command: Command) -> list[Effect]:
         """Every table is read again in the next epoch, now or once the pipeline is resumed; a restore that waits for
         that epoch keeps its base."""
-        if leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended):
-            return self._refuse(command, "the pipeline has ended at its stop", "start another pipeline")
         if self.standing.mode == "running":
             self._begin(command, Step.EPOCH).anew = True
         else:
             self._begin(command, Step.ANSWERED, replace(self.standing, anew=True)).answer("done")
         return []
 
-    def _take_pause(self, command: Command, leader: Leader) -> list[Effect] | None:
-        kind, mode = command.kind, self.standing.mode
-        if kind == "pause":
-            if mode != "running":
-                return self._refuse(command, f"the pipeline is {mode}", "there is nothing to pause")
-        elif mode == "stopped":
-            return self._refuse(command, "the pipeline is stopped", "there is nothing to stop")
-        elif mode == "paused":
-            if command.arguments.get("savepoint") is not None:
-                return self._refuse(command, "a paused pipeline takes no savepoint", "resume it, then stop it")
+    def _take_pause(self, command: Command, leader: Leader) -> list[Effect]:
+        """Take a pause or a stop."""
+        if self.standing.mode != "running":  # a paused pipeline is stopped
             taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="stopped"))
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
             return []

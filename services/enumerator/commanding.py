@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from cutline.common.config.pipeline import FIXED, PipelineConfig
@@ -63,6 +64,20 @@ def fixed_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[s
         if one.get(last) != other.get(last):
             changed.append(name)
     return changed
+
+
+def put_definition(store: PipelineStore, command: Command, definition: Mapping[str, Any], in_force: int) -> int:
+    """Put what a command makes of the version in force, and return its number. Blocks. It is a version of the pipeline
+    once the command's outcome says so: a command that fails, or that a deposed leader takes once more, leaves none."""
+    while True:
+        for known in store.definitions_above(in_force):
+            if known.command == command.n:  # put before an answer was lost
+                return known.version
+        version, note = store.next_definition(), command.arguments.get("note")
+        if store.put_definition(
+            version, definition, by=command.by, at=command.at, command=command.n, note=note, base=in_force
+        ):
+            return version
 
 
 class Commanding:
@@ -144,14 +159,10 @@ class Commanding:
             return refused(
                 n, f"{', '.join(fixed)} can't be changed: the rows copied so far depend on it", "make a new pipeline"
             )
-        while True:
-            version = self.store.definition_version()
-            about = self.store.definition_about(version)
-            if about is not None and about.command == n:  # put before an answer was lost
-                return DefinitionPut(n=n, version=version, settings=self._settings_of(config))
-            self.store.put_definition(
-                version + 1, definition, by=command.by, at=command.at, command=n, note=command.arguments.get("note")
-            )
+        version = put_definition(self.store, command, definition, in_force)
+        settings, before = self._settings_of(config), self._settings_of(PipelineConfig.from_definition(known))
+        limits = asdict(settings.limits) if settings.limits != before.limits else None
+        return DefinitionPut(n=n, version=version, settings=settings, limits=limits)
 
     def _find_base(self, command: Command) -> Event:
         n, checkpoint = command.n, command.arguments.get("checkpoint")

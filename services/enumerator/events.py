@@ -161,11 +161,13 @@ class CommandAnswered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionPut(Event):
-    """The definition that command `n` asks for is in the store as this version, with these settings."""
+    """The definition that command `n` asks for is in the store under this number, with these settings. `limits`: its
+    limits, if it changes them."""
 
     n: int
     version: int
     settings: Settings
+    limits: Mapping[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,8 +367,8 @@ class BoundFound(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThrottleAsked(Event):
-    """A person sets these limits on what all readers together SELECT."""
+class LimitsOrdered(Event):
+    """The standing orders have these limits on what all readers together SELECT."""
 
     limits: Limits
 

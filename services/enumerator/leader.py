@@ -64,6 +64,7 @@ from cutline.services.enumerator.events import (
     EntryWritten,
     EpochFailed,
     JournalRead,
+    LimitsOrdered,
     MemberSeen,
     Observed,
     OpenEpoch,
@@ -80,7 +81,6 @@ from cutline.services.enumerator.events import (
     StopFound,
     TableDescribed,
     TablesFound,
-    ThrottleAsked,
     WriteCheckpoint,
     WriteEntry,
 )
@@ -143,7 +143,6 @@ _COMMANDS: Row = {
 _REQUESTS: Row = {
     **_COMMANDS,
     SavepointAsked: "_savepoint_asked",
-    ThrottleAsked: "_limits_asked",
     ReadAgainAsked: REPEATED,
 }
 _BETWEEN_EPOCHS: Row = {
@@ -228,9 +227,6 @@ class Leader:
         self.enumerator: Enumerator | None = None
         self.members: tuple[MemberSeen, ...] = ()
         self.requests: list[str] = []  # savepoints that are still to be taken
-        self._limits: Limits | None = None  # requested while we hold the lease: a restored part must not undo them
-        self.kept_limits = settings.limits  # in the checkpoint `base`, so a next leader begins with them
-        self._saving = settings.limits  # the limits in the checkpoint in flight
         self.answered: str | None = None  # the request of checkpoint `base`
         self._saving_commands = 0  # the last command of the enumerator that is in the checkpoint in flight
         self.kept_commands = 0  # in the checkpoint `base`
@@ -269,7 +265,7 @@ class Leader:
                 effects = self._end_epoch()
                 self.agenda.forget()
                 self.requests = [request for request in self.requests if self.agenda.awaits(request)]
-                self.state, self.cause, self._limits, self._lost_again = IDLE, "the lease was lost", None, False
+                self.state, self.cause, self._lost_again = IDLE, "the lease was lost", False
                 return effects
         effects = handler(self, event, now)
         return effects + self.agenda.go_on(self, now)
@@ -291,10 +287,6 @@ class Leader:
             self._ending = self._ending or event.last
             self.retry_at = now
         return self._checkpoint(now)
-
-    def _limits_asked(self, event: ThrottleAsked, now: float) -> list[Effect]:
-        self._limits, self.retry_at = event.limits, now
-        return self._to_the_enumerator(event, now) if self.state == LEADING else []
 
     # --- commands ---
 
@@ -320,6 +312,8 @@ class Leader:
             return []
         if self.enumerator is not None:
             self.enumerator.refused.pop(event.n, None)
+            if (limits := self.agenda.limits) is not None and limits != self.enumerator.limits:
+                return self._to_the_enumerator(LimitsOrdered(limits=limits), now)
         return self._delete()
 
     def _outcome_refused(self, event: OutcomeRefused, now: float) -> list[Effect]:
@@ -330,6 +324,13 @@ class Leader:
     def _delete(self) -> list[Effect]:
         orders = self.agenda.standing
         return [DeletePipeline(purge=orders.purge)] if orders.mode == "deleting" and self.still else []
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force, on what all readers together SELECT: those of the standing orders, else the definition's
+        (in a store of Cutline's first versions, those that its newest checkpoint has)."""
+        own = self.settings.limits if self.enumerator is None else self.enumerator.limits
+        return self.agenda.limits or own
 
     @property
     def leads(self) -> bool:
@@ -558,7 +559,7 @@ class Leader:
         # Sooner it would prove nothing: checkpoints complete also while the stream can't go on.
         if now - self._led_since > MENDED_SECONDS:
             self.halts = 0
-        self.kept_limits, self.kept_commands = self._saving, self._saving_commands
+        self.kept_commands = self._saving_commands
         self.completed_at = now
         assert self.enumerator is not None
         self.agenda.checkpoint_written(slot, request, self.kept_commands, self.enumerator.refused)
@@ -577,7 +578,7 @@ class Leader:
             exact=self.settings.exact,
             quarantine_changed=self.settings.quarantine_changed,
             snapshot_only=self.settings.snapshot_only,
-            limits=self.settings.limits,
+            limits=self.agenda.limits or self.settings.limits,
         )
 
     def _epoch_opened(self, event: EpochOpened, now: float) -> list[Effect]:
@@ -586,8 +587,8 @@ class Leader:
         self.enumerator = event.enumerator or Enumerator(self._plan())
         if self.anew:
             self.enumerator.begin_anew(self.anew)
-        self.kept_limits, self.kept_commands = self.enumerator.limits, self.enumerator.commands_done
-        self.enumerator.limits = self._limits or self.kept_limits
+        self.kept_commands = self.enumerator.commands_done
+        self.enumerator.limits = self.limits  # a restored part has those of its time
         topology = self.enumerator.plan.topology
         inbound, outbound = topology.cut_inbound(ENUMERATOR), topology.cut_outbound(ENUMERATOR)
         self.process = Process(self.enumerator, inbound=inbound, outbound=outbound, initiator=True, after=self.epoch)
@@ -619,7 +620,7 @@ class Leader:
         interval = self.settings.interval_seconds
         if self.enumerator.news:
             interval = min(interval, SOON_SECONDS)
-        if self.enumerator.limits != self.kept_limits or self.enumerator.commands_done != self.kept_commands:
+        if self.enumerator.commands_done != self.kept_commands:
             interval = 0.0  # make them durable at once
         due = not self._ending and not ended and now - self.started_at >= interval
         # After a cut inside a transaction a savepoint would meet the same one, if it came at once.
@@ -629,7 +630,7 @@ class Leader:
         request = self.requests.pop(0) if asked else None
         slot = self.tail + 1
         self.in_flight, self.started_at = (slot, request), now
-        self._saving, self._saving_commands = self.enumerator.limits, self.enumerator.commands_done
+        self._saving_commands = self.enumerator.commands_done
         self.enumerator.begin(slot, now)
         return self.process.start(slot, self.agenda.keeps(request), now)
 

@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from cutline.common.commands.rules import Refusal
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
@@ -78,6 +79,7 @@ from cutline.services.enumerator.events import (
     FindRange,
     FindStop,
     FindTables,
+    LimitsOrdered,
     PlaceFound,
     Plan,
     RangeFound,
@@ -87,13 +89,11 @@ from cutline.services.enumerator.events import (
     TableDescribed,
     TableFound,
     TablesFound,
-    ThrottleAsked,
     WriteCheckpoint,
 )
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.table_commands import (
     ASKED,
-    Refusal,
     carry_out,
     find_place,
     place_found,
@@ -207,7 +207,7 @@ class Enumerator:
             case ReadAgainAsked(table_id=table_id, generation=generation):
                 cause = "the lake table lost data"
                 return self.fail(table_id, generation, cause, restart=True) + self._hand_out()
-            case ThrottleAsked(limits=limits):
+            case LimitsOrdered(limits=limits):
                 self.limits = limits
                 return self.throttle()
             case MessageReceived(channel=channel, message=message):

@@ -19,6 +19,7 @@ from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceL
 from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
+from cutline.common.table_id import split_table_id, table_id_of
 from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
@@ -290,9 +291,9 @@ class SourceReader:
 
 def _shadow(name: str, existing: Collection[str]) -> bool:
     """Whether this is a helper table that gh-ost or pt-online-schema-change made beside the table that it changes."""
-    schema, _, table = name.partition(".")
+    schema, table = split_table_id(name)
     match = _SHADOW.fullmatch(table)
-    return match is not None and f"{schema}.{match[1]}" in existing
+    return match is not None and table_id_of(schema, match[1]) in existing
 
 
 def _low(connection: Connection, server: Server) -> Low:

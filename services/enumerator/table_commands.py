@@ -1,4 +1,4 @@
-"""What people command about single tables and about limits, carried out by the enumerator (pure).
+"""What people command about single tables, carried out by the enumerator (pure).
 
 - *Pause*. A table that is not yet in the incremental split keeps its splits, which are not handed out; those that are
   out may finish. A table of the incremental split is taken out of it between two transactions. Then its low is the
@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from cutline.common.commands.rules import Refusal, table_refusal, unknown_table
 from cutline.common.mesh.machine import Effect, Send
-from cutline.common.mesh.messages import ExcludeTable, Limits, PauseTable, TablePaused
+from cutline.common.mesh.messages import ExcludeTable, PauseTable, TablePaused
 from cutline.common.positions import Low
 from cutline.common.store.command_records import Command
 from cutline.services.enumerator.events import DescribeTable, FindPlace, Plan
 from cutline.services.enumerator.tables import (
-    DROPPED,
-    LIVE,
+    CATCH_UP,
     PAUSED,
     QUARANTINED,
     SNAPSHOT,
@@ -33,13 +33,14 @@ from cutline.services.enumerator.tables import (
 )
 
 ASKED = "a person asked for it to be read again"
+LOST = "the lake table lost data"
+"""Why the Spark writer asks, which names the generation: once that is over, there is nothing to do."""
 
 
 class Machine(Protocol):
     """The enumerator, as commands need it."""
 
     plan: Plan
-    limits: Limits
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -66,32 +67,18 @@ class Machine(Protocol):
     def fail(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
         """Quarantine a table, or read it again."""
 
-    def throttle(self) -> list[Effect]:
-        """Tell every reader its share of the limits."""
-
     def stop_when_over(self) -> list[Effect]:
         """Stop a stream that only replays the snapshot."""
 
 
-class Refusal(NamedTuple):
-    """Why a command makes no sense now, and what does."""
-
-    cause: str
-    remedy: str
-
-
 def carry_out(machine: Machine, command: Command) -> list[Effect] | Refusal:
     """Carry a command out, or refuse it and change nothing."""
-    if command.kind == "limits":
-        machine.limits = Limits(
-            rows_per_second=command.arguments.get("rows_per_second"),
-            bytes_per_second=command.arguments.get("bytes_per_second"),
-        )
-        return machine.throttle()
-    name = str(command.arguments.get("table"))
-    table = machine.tables.get(name)
-    if table is None:
-        return Refusal(f"the pipeline has no table {name}", "look at the list of its tables")
+    table = machine.tables.get(name := str(command.arguments.get("table")))
+    if table is not None and (generation := command.arguments.get("generation")) is not None:
+        return machine.fail(name, int(generation), LOST, restart=True)  # also of a paused table, which stays paused
+    refusal = table_refusal(command.kind, name, None if table is None else _phase(table, command.kind))
+    if refusal is not None or table is None:
+        return refusal or unknown_table(name)
     return {
         "pause_table": _pause,
         "resume_table": _resume,
@@ -101,12 +88,16 @@ def carry_out(machine: Machine, command: Command) -> list[Effect] | Refusal:
     }[command.kind](machine, table)
 
 
-def _pause(machine: Machine, table: Table) -> list[Effect] | Refusal:
+def _phase(table: Table, kind: str) -> str:
+    """The phase that a person's wish is about: a table whose pause is on its way is paused, and one that is about to
+    resume can be paused, and not be resumed twice."""
+    if table.pausing:
+        return PAUSED
+    return CATCH_UP if table.resuming and kind in ("pause_table", "resume_table") else table.phase
+
+
+def _pause(machine: Machine, table: Table) -> list[Effect]:
     name = table.table_id
-    if (table.phase == PAUSED and not table.resuming) or table.pausing:
-        return Refusal(f"{name} is paused", "there is nothing to pause")
-    if table.phase in (QUARANTINED, DROPPED):
-        return Refusal(f"{name} is {table.phase}, so it is not being copied", "there is nothing to pause")
     if table.phase in STREAMED:
         machine.put(dataclasses.replace(table, pausing=True))
         pause = PauseTable(table_id=name, generation=table.generation)
@@ -116,13 +107,11 @@ def _pause(machine: Machine, table: Table) -> list[Effect] | Refusal:
     return machine.stop_when_over()
 
 
-def _resume(machine: Machine, table: Table) -> list[Effect] | Refusal:
+def _resume(machine: Machine, table: Table) -> list[Effect]:
     name = table.table_id
     if table.pausing:  # its report is on the way
         machine.put(dataclasses.replace(table, pausing=False))
         return []
-    if table.phase != PAUSED or table.resuming:
-        return Refusal(f"{name} is not paused", "there is nothing to resume")
     if table.streams_again:
         return find_place(machine.put(dataclasses.replace(table, resuming=True)))
     phase = SNAPSHOT if table.splitter is not None else WAITING
@@ -172,12 +161,8 @@ def table_paused(machine: Machine, report: TablePaused) -> list[Effect]:
     return machine.stop_when_over()
 
 
-def _read_again(machine: Machine, table: Table) -> list[Effect] | Refusal:
+def _read_again(machine: Machine, table: Table) -> list[Effect]:
     name = table.table_id
-    if table.phase == PAUSED or table.pausing:
-        return Refusal(f"{name} is paused", "resume it first")
-    if table.phase == DROPPED:
-        return Refusal(f"{name} no longer exists at the source", "there is nothing to read; forget it, or create it")
     if table.phase == QUARANTINED:
         return _retry(machine, table)
     effects = machine.fail(name, table.generation, ASKED, restart=True)
@@ -185,20 +170,14 @@ def _read_again(machine: Machine, table: Table) -> list[Effect] | Refusal:
     return effects
 
 
-def _retry(machine: Machine, table: Table) -> list[Effect] | Refusal:
+def _retry(machine: Machine, table: Table) -> list[Effect]:
     """The next generation of a quarantined table; it may have other columns, also with `schema_changes: halt`."""
-    if table.phase != QUARANTINED:
-        return Refusal(f"{table.table_id} is {table.phase}, not quarantined", "there is nothing to retry")
     again = machine.put(Table(table_id=table.table_id, generation=table.generation + 1))
     return [DescribeTable(table_id=again.table_id, generation=again.generation)]
 
 
-def _forget(machine: Machine, table: Table) -> list[Effect] | Refusal:
-    if table.phase != DROPPED:
-        remedy = "remove it from the pipeline's tables" if table.phase != LIVE else "only a dropped table is forgotten"
-        return Refusal(f"{table.table_id} is {table.phase}, not dropped", remedy)
-    remove(machine, table)
-    return []
+def _forget(machine: Machine, table: Table) -> list[Effect]:
+    return remove(machine, table)
 
 
 def remove(machine: Machine, table: Table) -> list[Effect]:

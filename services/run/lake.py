@@ -14,13 +14,14 @@ from urllib.parse import quote
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
+from cutline.common.table_id import meant, table_id_of
 
 OWNER_PROPERTY = "cutline.pipeline"
 CATALOG_FILE = "catalog.db"
 
 
 def metadata_files(config: PipelineConfig) -> dict[str, str]:
-    """The current metadata file of each table of the default catalogue, by "schema.table"; {} without one.
+    """The current metadata file of each table of the default catalogue, by id; {} without one.
 
     ConfigError if the pipeline uses a catalogue of its own, or if catalog.db is not an Iceberg catalogue.
     """
@@ -44,7 +45,7 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
             f"{path} can't be read as an Iceberg catalogue ({error}); choose another warehouse"
         ) from error
     return {
-        f"{row['table_namespace']}.{row['table_name']}": row["metadata_location"]
+        table_id_of(row["table_namespace"], row["table_name"]): row["metadata_location"]
         .removeprefix("file://")
         .removeprefix("file:")
         for row in rows
@@ -53,8 +54,9 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
 
 
 def where(config: PipelineConfig, table: str) -> str:
-    """The current metadata file of `table` ("schema.table"), for DuckDB and other readers of one table."""
+    """The current metadata file of the table that a person calls `table`, for DuckDB and other readers of one table."""
     files = metadata_files(config)
+    table = meant(table, files)
     if table not in files:
         known = ", ".join(sorted(files)) or "none yet"
         raise ConfigError(f"the table {table} is not in the lake {config.sink.warehouse}; its tables are: {known}")
@@ -62,7 +64,7 @@ def where(config: PipelineConfig, table: str) -> str:
 
 
 def owners(config: PipelineConfig) -> Iterator[tuple[str, str | None]]:
-    """Yield ("schema.table", pipeline that owns it, None if Cutline did not make it) for each table of the lake.
+    """Yield (table, pipeline that owns it, None if Cutline did not make it) for each table of the lake.
 
     A metadata file that can't be read is skipped: Spark will report its fault.
     """

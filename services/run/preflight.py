@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.config.reserved import is_own
-from cutline.common.errors import ConfigError, Unavailable, redacted
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.store.store import Store
 from cutline.services.run import lake
 from cutline.services.sources.mysql.hosts import Hosts
@@ -49,6 +50,8 @@ def check(
         stored = store.pipeline(config.name).definition()
         if stored is not None:  # settings that an older Cutline did not know get their defaults
             known = PipelineConfig.from_definition(stored).definition()
+            with suppress(ProtocolError):  # the leader says what is wrong with the journal
+                store.pipeline(config.name).check_tables()
     except ConfigError as error:
         faults += error.faults
     differing: list[str] = []

@@ -38,7 +38,6 @@ from cutline.common.positions import High
 from cutline.common.store.records import CheckpointEntry, Publication
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run.preflight import check
-from cutline.services.run.running import ASK_AGAIN_SECONDS
 from cutline.services.run.supervisor import LONGEST_PAUSE_SECONDS, Child, Supervisor, free_port
 from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until, caught_up, dropped, not_live, pending, unpublished
@@ -49,6 +48,7 @@ from cutline.spark_writer import catalogue, jars
 SPARK_HALTS = 3
 LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
+ASK_AGAIN_SECONDS = 10.0
 _PROJECT = str(Path(__file__).resolve().parents[2])
 
 

@@ -1,22 +1,25 @@
-"""How other commands reach a running pipeline: they read its status, request new limits, and pass on choices."""
+"""How commands that need no control service reach a pipeline: they read its status, and put commands into its store."""
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cutline.common.errors import CutlineError
+from cutline.common.commands import rules
+from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.messages import Limits
-from cutline.common.mesh.presence import SPARK_WRITER, Registry
+from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.presence import choice as choice_of
 from cutline.common.mesh.redis import connect
+from cutline.common.store.commands import Command, Outcome
+from cutline.common.store.store import PipelineStore
+from cutline.common.table_id import meant
 
-ASK_AGAIN_SECONDS = 10.0
 THROTTLE_SECONDS = 30.0
 CHOICE_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
 
 
 async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
@@ -28,51 +31,47 @@ async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
         await redis.aclose()
 
 
-async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
-    """Request `limits` from the leader of `pipeline`; return once they apply and a checkpoint has them, so that they
-    outlive the leader. CutlineError if that takes too long."""
-    redis = connect(redis_url)
-    try:
-        registry, wanted = Registry(redis), asdict(limits)
-        asked_at, deadline = -ASK_AGAIN_SECONDS, time.monotonic() + THROTTLE_SECONDS
-        while True:
-            leader = (await registry.status(pipeline)).get("enumerator", {})
-            if leader.get("limits") == wanted and leader.get("limits_kept"):
-                return
-            if time.monotonic() > deadline:
-                raise CutlineError(
-                    f"no checkpoint of {pipeline} has the limits yet, so they may be lost with its leader; see"
-                    " `cutline status`, and run this command again"
-                )
-            if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
-                await registry.request(pipeline, {"kind": "throttle", "limits": wanted})
-                asked_at = time.monotonic()
-            await asyncio.sleep(_LOOK_SECONDS)
-    finally:
-        await redis.aclose()
+def ask(store: PipelineStore, kind: str, arguments: Mapping[str, Any], *, by: str) -> Command:
+    """Put a command into the store; durable on return. ConfigError if there is no such pipeline, or if the command
+    makes no sense by its standing orders. Blocks."""
+    if not store.definition_version():
+        raise ConfigError(f"the store has no pipeline {store.name}; define it by `cutline run` or `cutline define`")
+    mode = store.commands.orders().mode
+    if (refusal := rules.refusal(kind, rules.state(mode, halted=False, ended=False), arguments)) is not None:
+        raise ConfigError(f"{refusal.cause}; {refusal.remedy}")
+    return store.commands.add(kind, arguments, by=by, now=time.time())
 
 
-async def choose(redis_url: str, pipeline: str, table: str, choice: str) -> None:
-    """Pass on a choice about the commits of others to a lake table, and return when the table keeps it.
+def outcome_of(
+    store: PipelineStore, command: Command, seconds: float, pause: Callable[[float], object] = time.sleep
+) -> Outcome | None:
+    """What became of a command, None if a leader has not finished it after `seconds`. Blocks."""
+    ends_at = time.monotonic() + seconds
+    while (outcome := store.commands.outcome(command.n)) is None and time.monotonic() < ends_at:
+        pause(_LOOK_SECONDS)
+    return outcome
 
-    ConfigError if there is nothing to choose, CutlineError if that takes too long.
-    """
-    redis = connect(redis_url)
-    try:
-        registry, deadline = Registry(redis), time.monotonic() + CHOICE_SECONDS
-        request = choice_of(await registry.status(pipeline), table, choice)
-        await registry.request(pipeline, request, to=SPARK_WRITER)
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            spark = (await registry.status(pipeline)).get("spark_writer", {})
-            held = (spark.get("quarantined") or {}).get(table)
-            kept = held is None or (held.get("chosen"), held.get("seen")) == (choice, request["seen"])
-            if kept and "error" not in spark:
-                return
-            if time.monotonic() > deadline:
-                raise CutlineError(
-                    f"the Spark writer has not taken the choice about {table}; see its log and `cutline status`, and"
-                    " choose again"
-                )
-    finally:
-        await redis.aclose()
+
+def _carried_out(store: PipelineStore, command: Command, seconds: float) -> None:
+    outcome = outcome_of(store, command, seconds)
+    if outcome is None:
+        raise CutlineError(
+            f"command {command.n} ({command.kind}) of pipeline {store.name} is accepted and not carried out yet; a"
+            " leader does it in its turn, see `cutline status`"
+        )
+    if outcome.state != "done":
+        raise CutlineError(f"command {command.n} ({command.kind}) {outcome.state}: {outcome.cause}; {outcome.remedy}")
+
+
+def throttle(store: PipelineStore, limits: Limits) -> None:
+    """Command these limits and return once they are in force. Blocks; CutlineError if no leader takes them in time."""
+    _carried_out(store, ask(store, "limits", asdict(limits), by="cutline throttle"), THROTTLE_SECONDS)
+
+
+def choose(store: PipelineStore, status: Mapping[str, Mapping[str, Any]], table: str, choice: str) -> None:
+    """Command a choice about the commits of others to a lake table, as the status shows them, and return when the table
+    keeps it. Blocks; ConfigError if there is nothing to choose, CutlineError if it is not taken in time."""
+    table = meant(table, status.get("enumerator", {}).get("tables", ()))
+    seen = choice_of(status, table, choice)["seen"]
+    command = ask(store, "lake", {"table": table, "choice": choice, "seen": seen}, by="cutline lake")
+    _carried_out(store, command, CHOICE_SECONDS)

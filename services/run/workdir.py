@@ -70,3 +70,10 @@ def redis_url_of(workdir: Path, environment: Environment) -> str:
     if environment.redis_url is None:
         raise ConfigError(f"no `cutline run` works in {workdir} and CUTLINE_REDIS_URL is not set; start one, or set it")
     return environment.redis_url
+
+
+def store_url_of(workdir: Path, environment: Environment) -> str:
+    """The store of the run in `workdir`, else CUTLINE_STORE_URL, else the store in that folder."""
+    with suppress(OSError, ValueError, KeyError):
+        return str(json.loads((workdir / "run.json").read_text(encoding="utf-8"))["store_url"])
+    return environment.store_url or f"file://{workdir / 'store'}"

@@ -18,11 +18,9 @@ different files may be closed in different threads, once `Budget.remove` was cal
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +29,7 @@ from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.file_metrics import file_metrics
 from cutline.common.schema import META_FIELDS, SEQ
+from cutline.common.spill import Extent, Spill
 from cutline.common.store.records import FileMetrics, PartRef, StagedFile
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, file_name
@@ -43,42 +42,6 @@ WRITE_BYTES = 128 << 10
 COLUMN_BYTES = 512
 """The memory that each column of a batch takes beside its values."""
 _META = pa.schema(META_FIELDS)
-
-
-class Spill:
-    """A temporary file of rows that are too many to hold back. It is deleted when no object refers to it any more."""
-
-    def __init__(self) -> None:
-        """Create it in TMPDIR. Raises Unavailable if that folder can't be written."""
-        with _room():
-            self._file = tempfile.TemporaryFile(buffering=0)
-        self._size = 0
-
-    def put(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> Extent:
-        """Append the batches. Raises Unavailable if the disk is full."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as stream:
-            for batch in batches:
-                stream.write_batch(batch)
-        body = memoryview(sink.getvalue())
-        at, self._size = self._size, self._size + body.nbytes
-        with _room():
-            while body.nbytes:
-                body = body[self._file.write(body) :]
-        return Extent(self, at, self._size - at)
-
-    def read(self, at: int, size: int) -> list[pa.RecordBatch]:
-        """The batches of an extent. Any thread may call it."""
-        body = os.pread(self._file.fileno(), size, at)
-        return list(pa.ipc.open_stream(body))
-
-
-class Extent(NamedTuple):
-    """The bytes of a spill that hold rows of one file."""
-
-    spill: Spill
-    at: int
-    size: int
 
 
 class Budget:
@@ -122,17 +85,6 @@ class Budget:
     def turn(self) -> None:
         """Begin a new spill with the next rows. The old one is deleted once the files of its checkpoint are written."""
         self._spill = None
-
-
-@contextmanager
-def _room() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Unavailable(
-            f"rows that await their checkpoint can't be written to the folder for temporary files: {error};"
-            " free some space, or set TMPDIR to another folder"
-        ) from error
 
 
 class _ParquetFile:

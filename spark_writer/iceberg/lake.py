@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from cutline.common.config.pipeline import TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
-from cutline.common.schema import split_table_id
+from cutline.common.table_id import split_table_id, table_id_of
 from cutline.spark_writer.catalogue import sqlite_path
 from cutline.spark_writer.iceberg.dead_rows import DeadRows
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
@@ -88,7 +88,7 @@ class Lake:
 
     def exists(self, namespace: str, name: str) -> bool:
         """Whether the catalogue has this table. Raises Refused."""
-        with failing_as(f"the table {CATALOG}.{namespace}.{name} could not be looked up"):
+        with failing_as(f"the table {CATALOG}.{table_id_of(namespace, name)} could not be looked up"):
             return bool(self.catalog.tableExists(self._identifier(namespace, name)))
 
     def _identifier(self, namespace: str, name: str) -> Any:
@@ -98,7 +98,7 @@ class Lake:
         return self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(namespace))
 
     def load(self, table_id: str) -> LakeTable | None:
-        """Return the lake table of "db.table", or None. TableFault if a view or another owner's table has its name."""
+        """Return a table's lake table, or None. TableFault if a view or another owner's table has its name."""
         identifier = self._identifier(*split_table_id(table_id))
         with failing_as(f"the table {CATALOG}.{table_id} could not be loaded"):
             if not self.catalog.tableExists(identifier):
@@ -116,7 +116,7 @@ class Lake:
         return bool(views.isInstance(self.catalog) and self.catalog.viewExists(identifier))
 
     def ensure(self, table_id: str) -> LakeTable:
-        """Return the lake table of "db.table", created if it does not exist. TableFault as `load`."""
+        """Return a table's lake table, created if it does not exist. TableFault as `load`."""
         table = self.load(table_id)
         if table is not None:
             return table
@@ -142,7 +142,7 @@ class Lake:
         properties = {"format-version": str(self._format_version), **_PROPERTIES, **properties}
         space, identifier = self._namespace(namespace), self._identifier(namespace, name)
         spec = self.jvm.iceberg.PartitionSpec.unpartitioned()
-        with failing_as(f"the table {CATALOG}.{namespace}.{name} could not be created"):
+        with failing_as(f"the table {CATALOG}.{table_id_of(namespace, name)} could not be created"):
             if not self.catalog.namespaceExists(space):
                 with suppress(Py4JJavaError):  # another process created it, or the next call fails with the cause
                     self.catalog.createNamespace(space, self.jvm.root.java.util.HashMap())

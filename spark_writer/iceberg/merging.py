@@ -12,7 +12,7 @@ Nothing here needs the JVM: it runs in the Spark writer's process or on Spark's 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,12 @@ import pyarrow.compute as pc
 from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.iceberg.columns import Layout, default_value
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, outside
-from cutline.spark_writer.iceberg.files import ROW_GROUP_ROWS, Lineage, open_parquet
+from cutline.spark_writer.iceberg.files import Lineage, open_parquet
 from cutline.spark_writer.iceberg.lineage import with_lineage
+from cutline.spark_writer.iceberg.portions import in_row_groups
 from cutline.spark_writer.iceberg.position_deletes import read_deleted
 
 WAITING_BYTES = 256 << 20
-ROW_GROUP_BYTES = 32 << 20
-"""A row group has `ROW_GROUP_ROWS` rows, or about so many bytes in memory if its rows are large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ def merged_rows(sources: Sequence[Source], layout: Layout) -> Iterator[pa.Table]
     """
     keeps = any(source.lineage.first_row_id is not None for source in sources)
     read = _sorted if layout.schema.key else _in_order
-    return _in_row_groups(read(sources, layout, keeps))
+    return in_row_groups(read(sources, layout, keeps))
 
 
 def _in_order(sources: Sequence[Source], layout: Layout, keeps: bool) -> Iterator[pa.Table]:
@@ -164,25 +163,6 @@ def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
             value = pa.scalar(default_value(column, field.type), field.type)
             columns.append(pa.chunked_array([pa.repeat(value, group.num_rows)]))
     return pa.Table.from_arrays(columns, schema=layout.arrow)
-
-
-def _in_row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the same rows in tables of `ROW_GROUP_ROWS` rows, or of `ROW_GROUP_BYTES` if that are fewer."""
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        taken = 0
-        while taken < table.num_rows:
-            each = max(1, table.nbytes // table.num_rows)
-            room = max(1, min(ROW_GROUP_ROWS - rows, -(-(ROW_GROUP_BYTES - size) // each)))
-            part = table.slice(taken, room)
-            waiting.append(part)
-            taken, rows, size = taken + part.num_rows, rows + part.num_rows, size + part.num_rows * each
-            if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
-                yield pa.concat_tables(waiting).combine_chunks()
-                waiting, rows, size = [], 0, 0
-    if waiting:
-        yield pa.concat_tables(waiting).combine_chunks()
 
 
 def keys_at(path: str, positions: Any, layout: Layout) -> pa.Table:

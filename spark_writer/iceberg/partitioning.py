@@ -14,6 +14,7 @@ Source of the transforms: "Partition Transforms" and appendix B, "32-bit Hash Re
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -26,9 +27,11 @@ import pyarrow.compute as pc
 
 from cutline.common.config.pipeline import partitioned_by
 from cutline.common.schema import TableSchema
+from cutline.common.spill import Extent, Spill
 from cutline.spark_writer.iceberg.columns import EXACT, Layout, Partition, single_value
 from cutline.spark_writer.iceberg.fields import field_id, lake_names
-from cutline.spark_writer.iceberg.files import ROW_GROUP_ROWS, write_parquet
+from cutline.spark_writer.iceberg.files import write_parquet
+from cutline.spark_writer.iceberg.portions import HELD_BYTES, in_row_groups, portions, taken
 from cutline.spark_writer.iceberg.sorting import in_order
 
 PARTITION = "cutline.partition."
@@ -113,14 +116,23 @@ def recorded(spec: Mapping[str, Any], arrow: pa.Schema) -> Partition:
 
 
 def write_files(new_path: Callable[[], str], tables: Iterable[pa.Table], layout: Layout) -> Iterator[tuple[str, str]]:
-    """Write rows as durable data files, one for each partition; yield the path and the partition of each.
+    """Write rows as durable data files; yield the path and the partition of each.
 
-    The rows of a partitioned or sorted table are all held in memory. No rows: no file.
+    Each partition has one file, and if the layout has an order one for each `HELD_BYTES` of rows, each sorted. Whatever
+    the rows weigh, about `HELD_BYTES` of them are held in memory; those of more are divided by way of a temporary file.
+    No rows: no file. Raises Unavailable if that file can't be written.
     """
     for partition, rows in _divided(tables, layout):
-        path = new_path()
-        if write_parquet(path, in_order(rows, layout)):
-            yield path, partition
+        for groups in _sorted(rows, layout) if layout.sort else [rows]:
+            path = new_path()
+            if write_parquet(path, groups):
+                yield path, partition
+
+
+def _sorted(tables: Iterable[pa.Table], layout: Layout) -> Iterator[Iterable[pa.Table]]:
+    """The rows of each file, in the order of the layout."""
+    for held in portions(tables, limit_bytes=HELD_BYTES):
+        yield taken(held, in_order(held, layout))
 
 
 def _divided(tables: Iterable[pa.Table], layout: Layout) -> Iterator[tuple[str, Iterable[pa.Table]]]:
@@ -128,12 +140,24 @@ def _divided(tables: Iterable[pa.Table], layout: Layout) -> Iterator[tuple[str, 
     if not layout.partition:
         yield NOWHERE, tables
         return
-    held = list(tables)
-    if not held:
+    held = portions(tables, limit_bytes=HELD_BYTES)
+    first = next(held, None)
+    if first is None:
         return
-    rows = pa.concat_tables(held)
-    if not rows.num_rows:
+    second = next(held, None)
+    if second is None:
+        yield from _by_partition(first, layout)
         return
+    spill, extents = Spill(), dict[str, list[Extent]]()
+    for rows in itertools.chain((first, second), held):
+        for partition, own in _by_partition(rows, layout):
+            batches = [batch for group in own for batch in group.to_batches()]
+            extents.setdefault(partition, []).append(spill.put(batches, rows.schema))
+    for partition, parts in extents.items():
+        yield partition, in_row_groups(pa.Table.from_batches(spill.read(at, size)) for _, at, size in parts)
+
+
+def _by_partition(rows: pa.Table, layout: Layout) -> Iterator[tuple[str, Iterable[pa.Table]]]:
     at_of = {field_id(field): at for at, field in enumerate(layout.arrow)}
     values = [
         transformed(rows.column(at_of[source]).combine_chunks(), transform) for source, transform in layout.partition
@@ -147,12 +171,7 @@ def _divided(tables: Iterable[pa.Table], layout: Layout) -> Iterator[tuple[str, 
     starts = np.flatnonzero(np.diff(codes[places], prepend=-1))
     for own in np.split(places, starts[1:]):
         partition = json.dumps([single_value(column[int(own[0])].as_py(), column.type) for column in values])
-        yield partition, _taken(rows, own)
-
-
-def _taken(rows: pa.Table, places: Any) -> Iterator[pa.Table]:
-    for start in range(0, len(places), ROW_GROUP_ROWS):
-        yield rows.take(pa.array(places[start : start + ROW_GROUP_ROWS]))
+        yield partition, taken(rows, pa.array(own))
 
 
 def transformed(values: pa.Array, transform: str) -> pa.Array:

@@ -9,7 +9,7 @@ since Iceberg reads no table whose sort order has a column that the current sche
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,6 @@ from cutline.common.config.pipeline import sorted_by
 from cutline.common.schema import TableSchema
 from cutline.spark_writer.iceberg.columns import Layout, Sort
 from cutline.spark_writer.iceberg.fields import field_id
-from cutline.spark_writer.iceberg.files import ROW_GROUP_ROWS
 from cutline.spark_writer.iceberg.jvm import Jvm
 
 SORT = "cutline.sort."
@@ -69,19 +68,8 @@ def to_java(jvm: Jvm, layout: Layout) -> Any:
     return builder.build()
 
 
-def in_order(groups: Iterable[pa.Table], layout: Layout) -> Iterator[pa.Table]:
-    """Yield the rows of tables in the order of the layout, all of which it then holds in memory; without an order the
-    tables as they come.
-    """
-    if not layout.sort:
-        yield from groups
-        return
-    tables = list(groups)
-    if not tables:
-        return
-    rows = pa.concat_tables(tables)
+def in_order(rows: pa.Table, layout: Layout) -> pa.Array:
+    """Return the places of the rows in the order of the layout, which has one."""
     at_of = {field_id(field): at for at, field in enumerate(layout.arrow)}
     keys: Any = [(at_of[number], *_PLACES[descending]) for number, descending in layout.sort]
-    places = pc.sort_indices(rows, sort_keys=keys)
-    for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
-        yield rows.take(places.slice(start, ROW_GROUP_ROWS))
+    return pc.sort_indices(rows, sort_keys=keys)

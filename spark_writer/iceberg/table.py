@@ -38,7 +38,8 @@ from py4j.protocol import Py4JJavaError
 
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.file_metrics import COLUMNS
-from cutline.common.schema import TableSchema, split_table_id
+from cutline.common.schema import TableSchema
+from cutline.common.table_id import split_table_id
 from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
 from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
@@ -168,7 +169,7 @@ class LakeTable:
         if made_for is not None and made_for != self.table_id:
             raise TableFault(
                 f"the catalogue takes {self.table_id} and {made_for} for the same name, so {self.table_id} has no lake"
-                " table of its own; leave one of them out of tables, or use a catalogue that keeps upper and lower case"
+                " table of its own; leave one of them out of tables, or use a catalogue that tells their names apart"
             )
 
     def check_writable(self) -> None:

@@ -37,12 +37,12 @@ from rich.console import Console
 
 from tests.acceptance import images
 from tests.acceptance.docker import DockerFailed, daemon
-from tests.acceptance.measuring import adapter, measure
-from tests.acceptance.node import COREDNS, GATEWAY, KUBE_ROUTER, PAUSE, Node, apart, network
-from tests.control_plane import ControlPlane, kubernetes
-from tests.manifests import CHART, HELM, K8S, MANIFESTS, Object, helm, objects
+from tests.acceptance.measuring import measure
+from tests.acceptance.node import GATEWAY, PAUSE, Node, apart, network
+from tests.control_plane import ControlPlane
+from tests.manifests import CHART, K8S, MANIFESTS, Object, helm, objects
 from tests.programs import Missing
-from tests.servers import CDC_PASSWORD, S3, IcebergRest, MySQL, ServerFailed, go_program
+from tests.servers import CDC_PASSWORD, S3, IcebergRest, MySQL, ServerFailed
 
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND = "first", "second"
@@ -85,8 +85,20 @@ class Release:
         console.print(f"[{time.monotonic() - self._started:6.1f} s] {text}", markup=False)
 
     def wait(self, goal: str, holds: Any) -> Any:
-        """Wait for a step."""
-        return self.node.until(goal, holds, STEP_SECONDS)
+        """Wait for a step. A message that it was in vain begins with what Cutline's own API says."""
+        try:
+            return self.node.until(goal, holds, STEP_SECONDS)
+        except DockerFailed as error:
+            raise DockerFailed(f"{self._causes()}\n{error}") from error
+
+    def _causes(self) -> str:
+        """What the pipeline waits for, and the causes of its tables, by the API."""
+        try:
+            found, tables = self.get("/v1/pipelines/shop"), self.get("/v1/pipelines/shop/tables")
+        except httpx.HTTPError as error:
+            return f"Cutline's API does not say why: {error}"
+        own = {name: found.get(name) for name in ("halted", "waiting_for", "spark_writer_error") if found[name]}
+        return f"the pipeline: {own}; its tables: {[(each['phase'], each.get('cause')) for each in tables]}"
 
     def apply(self) -> None:
         """Install the release, or upgrade it to these values; wait until every pod is a new one and ready."""
@@ -395,10 +407,6 @@ def main() -> int:
     try:
         if inside is not None:
             return play(inside)
-        kubernetes()  # in the namespaces no network is left to build these
-        adapter()
-        for module in (HELM, COREDNS, KUBE_ROUTER):
-            go_program(module)
         with tempfile.TemporaryDirectory(prefix="cutline-node-", dir="/var/tmp") as name:
             folder = Path(name)
             with daemon() as docker:

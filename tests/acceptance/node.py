@@ -39,9 +39,8 @@ def apart(module: str, *words: str) -> int:
     """Run a module of ours in namespaces of its own, and return its exit code; call `network` there first."""
     if os.geteuid() != 0:
         raise Missing("a node of Kubernetes needs root")
-    if not (PLUGINS / "bridge").exists():
-        raise Missing("no network plugins in /usr/lib/cni: install containernetworking-plugins")
-    program("iptables"), program("ipset")  # kube-proxy and kube-router run them
+    for name in ("iptables", "ipset", "runc", f"{PLUGINS}/bridge"):  # kube-proxy, kube-router and containerd run them
+        program(name)
     own = ["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     done = subprocess.run([program("unshare"), *own, sys.executable, "-m", module, *words], check=False)
     for folder in sorted(CGROUPS.glob("**/kubepods*/**/"), reverse=True):

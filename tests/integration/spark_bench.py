@@ -24,6 +24,7 @@ from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
 from cutline.common.store.records import Publication, StagedFile, TableEntry
 from cutline.common.store.store import Store
+from cutline.services.sources.mysql.connection import quoted_table
 from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
@@ -191,7 +192,7 @@ class SparkBench:
         reader: Any = self.session.read.format("iceberg")
         if version is not None:
             reader = reader.option("versionAsOf", str(version))
-        found = reader.load(f"lake.{table}").toArrow()
+        found = reader.load(f"lake.{quoted_table(table)}").toArrow()
         return tuple(found.column_names), found.to_pylist()
 
     def agree(self) -> int:

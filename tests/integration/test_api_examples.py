@@ -42,7 +42,7 @@ def test_every_example_of_the_page_does_what_the_page_says(
     mariadb.execute("CREATE DATABASE shop")
     mariadb.execute("CREATE TABLE shop.orders (id INT PRIMARY KEY)")
     try:
-        with ControlServer(redis_url=redis_url, store_url=f"file://{tmp_path}/store") as control:
+        with ControlServer(redis_url=redis_url, store_url=f"file://{tmp_path}/store", secrets=tmp_path) as control:
             curl = Path(program("curl")).parent
             environ = {**os.environ, "API": control.url, "TOKEN": control.token("admin")}
             environ["PATH"] = f"{curl}:{os.environ['PATH']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -184,9 +185,8 @@ def test_a_stream_of_events_ends_with_the_service_and_goes_on_at_the_next_one_wi
     follower.start()
     assert begun.wait(20)
     assert control.mesh.leave(control.service) in (0, -signal.SIGTERM)
-    with control.mesh.redis.client() as redis:
-        request = {"kind": "throttle", "limits": {"rows_per_second": None, "bytes_per_second": None}}
-        redis.rpush("cutline:requests:shop", json.dumps(request))
+    limits = {"rows_per_second": None, "bytes_per_second": None}
+    control.pipeline.store.commands.add("limits", limits, by="ann", now=time.time())
     control.pipeline.until(lambda: control.pipeline.shows(control.table), "the table to be live")
     control.service = control.mesh.start("control")
     follower.join(30)

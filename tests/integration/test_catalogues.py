@@ -14,7 +14,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -283,9 +283,44 @@ def test_a_catalogue_that_ignores_case_does_not_mix_two_tables(make: Make, tmp_p
     assert held is not None
     assert held.cause == (
         "the catalogue takes shop.Orders and shop.orders for the same name, so shop.Orders has no lake table of its"
-        " own; leave one of them out of tables, or use a catalogue that keeps upper and lower case"
+        " own; leave one of them out of tables, or use a catalogue that tells their names apart"
     )
     assert newest(bench).tables[T.table_id].shown
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "rest"])
+def test_a_catalogue_holds_tables_apart_whose_names_with_a_dot_between_are_the_same(
+    make: Make, request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """A database is one level of the catalogue, with any dots in it. The tables are made in turn, then both change."""
+    tables = [
+        schema(table, ("id",), id="bigint", note="varchar(40)", price="decimal(10,2)")
+        for table in ("my.`db.t`", "`my.db`.t", "`my.db.t`.`.`", "`my.db`.`t.files`", "my.t`x", "my.db")
+    ]
+    with ExitStack() as stack:
+        catalog: dict[str, str] = {}
+        if kind == "postgresql":
+            catalog = request.getfixturevalue("postgresql").create()
+        if kind == "rest":
+            server = IcebergRest(f"file://{tmp_path}/lake", {})
+            stack.enter_context(started(server))
+            catalog = server.catalog
+        bench = make(sink={"catalog": catalog})
+        for n, table in enumerate(tables):
+            bench.journal.table(table)
+            bench.journal.chunk(table, [order(n), order(100 + n)])
+            bench.journal.checkpoint()
+            bench.apply()
+        for n, table in enumerate(tables):
+            bench.journal.change(table, ("-D", order(n)), ("+I", order(200 + n)))
+        bench.journal.change(tables[1], ("t", None))
+        bench.journal.checkpoint(kept=True)
+        bench.apply()
+        assert bench.agree() == len(tables) + 1
+        found = [bench.lake().load(table.table_id) for table in tables]
+        assert len({table.uuid for table in found if table is not None}) == len(tables)
+        assert len({str(table.java.location()) for table in found if table is not None}) == len(tables)
+        bench.close()
 
 
 def sink(**values: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from cutline.common.config.pipeline import TableOptions
 from cutline.common.errors import ProtocolError
 from cutline.services.writer import staging
 from cutline.spark_writer import local, on_spark, staged
+from cutline.spark_writer.iceberg import partitioning
 from cutline.spark_writer.staged import StagedLost
 from tests.conftest import FULL
 from tests.integration.spark_bench import SparkBench, T, order, schema
@@ -44,6 +45,7 @@ def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(on_spark, "PARTITION_ROWS", 15)
     monkeypatch.setattr(on_spark, "VECTOR_FILES", 2)
     monkeypatch.setattr(staged, "GROUP_ROWS", 11)
+    monkeypatch.setattr(partitioning, "HELD_BYTES", 500)
     made = SparkBench(spark, tmp_path)
     yield made
     made.close()

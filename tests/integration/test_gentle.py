@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 import time
@@ -65,7 +64,7 @@ def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive
     request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, flavour: str
 ) -> None:
     """1. A snapshot begins at 3,000 rows a second for both readers together.
-    2. It is limited to bytes of 300, and the leader gets SIGKILL at once; 3. the next one knows that, and it is kept.
+    2. It is limited to bytes of 300, and the leader gets SIGKILL at once; 3. the next one knows that, and keeps to it.
     4. It is limited to 100 rows instead. 5. That is lifted: the rest, else a matter of minutes, is there soon.
     """
     source: Database = request.getfixturevalue(flavour)
@@ -75,16 +74,16 @@ def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive
         pipeline.until(lambda: rows_done(pipeline, table) > 1000, "the snapshot to be on its way")
         leader = mesh.leader(pipeline)
         size = 9 * 300  # an INT and the end of a text are 8 bytes, the text one
-        asyncio.run(throttle(mesh.redis.url, "slow", Limits(bytes_per_second=size)))
+        throttle(pipeline.store, Limits(bytes_per_second=size))
         mesh.kill(leader)
         mesh.start("enumerator")
         pipeline.next_epoch(1)
         assert pipeline.status()["enumerator"]["limits"] == {"rows_per_second": None, "bytes_per_second": size}
         keeps(pipeline, table, 300)
-        asyncio.run(throttle(mesh.redis.url, "slow", Limits(rows_per_second=100)))
+        throttle(pipeline.store, Limits(rows_per_second=100))
         keeps(pipeline, table, 100)
         assert rows_done(pipeline, table) < 10_000
-        asyncio.run(throttle(mesh.redis.url, "slow", Limits()))
+        throttle(pipeline.store, Limits())
         pipeline.until(lambda: pipeline.shows(table), "the whole table", 150)
 
 
@@ -106,7 +105,7 @@ def test_a_source_that_is_away_in_the_middle_of_a_snapshot_uses_up_no_attempts_o
             time.sleep(15)
         finally:
             source.start()
-        asyncio.run(throttle(mesh.redis.url, "away", Limits()))
+        throttle(pipeline.store, Limits())
         pipeline.until(lambda: pipeline.shows(table), "the whole table")
         assert pipeline.status()["enumerator"]["tables"][table]["generation"] == 1
 

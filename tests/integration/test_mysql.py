@@ -259,8 +259,8 @@ def test_a_table_is_described_with_its_columns_identity_and_size(source: Databas
         f"CREATE VIEW {database}.view_of AS SELECT 1",
     )
     with connected(source) as (conn, server_info):
-        assert [name for name in list_tables(conn) if name.startswith(f"{database}.")] == [f"{database}.a.b`c"]
-        info = describe(conn, server_info, f"{database}.a.b`c")
+        assert [name for name in list_tables(conn) if name.startswith(f"{database}.")] == [f"{database}.`a.b``c`"]
+        info = describe(conn, server_info, f"{database}.`a.b``c`")
     assert info.faults == ()
     assert info.engine == "InnoDB"
     assert info.schema.key == ("e", "id")

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common.errors import ConfigError, NoRoom, ProtocolError, Unavailable
+from cutline.common.errors import NoRoom, ProtocolError, Unavailable
 from cutline.common.mesh.channels import create, stream_name
 from cutline.common.mesh.log_lines import KEPT, LogLines
 from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry, Service
-from cutline.services.run.running import choose
 from tests.servers import Redis
 
 
@@ -134,34 +133,6 @@ async def test_requests_to_a_spark_writer_wait_until_each_is_withdrawn(redis: Cl
     await registry.withdraw("shop", first, to=SPARK_WRITER)
     await registry.withdraw("crm", first, to=SPARK_WRITER)
     assert (await registry.waiting(["shop"], to=SPARK_WRITER))["shop"] == [second, first]
-
-
-async def test_a_choice_about_commits_of_others_is_passed_on_until_the_lake_table_keeps_it(
-    server: Redis, redis: Client
-) -> None:
-    registry = Registry(redis)
-    held = {"cause": "another user ...", "generation": 1, "seen": "7/1", "choices": ["overwrite"], "chosen": None}
-
-    async def spark_writer(**known: Any) -> None:
-        await registry.put_status("shop", "spark_writer", {"quarantined": {"a.b": held | known}})
-
-    with pytest.raises(ConfigError, match="awaits a choice"):
-        await choose(server.url, "shop", "a.b", "overwrite")
-    await spark_writer()
-    with pytest.raises(ConfigError, match="can't be accepted"):
-        await choose(server.url, "shop", "a.b", "accept")
-    choosing = asyncio.create_task(choose(server.url, "shop", "a.b", "overwrite"))
-    requests: list[bytes] = []
-    async with asyncio.timeout(10):
-        while not requests:
-            requests = (await registry.waiting(["shop"], to=SPARK_WRITER))["shop"]
-            await asyncio.sleep(0.01)
-        assert json.loads(requests[0]) == {"kind": "lake", "table": "a.b", "choice": "overwrite", "seen": "7/1"}
-        await spark_writer(chosen="overwrite", seen="8/1")
-        await asyncio.sleep(0.7)
-        assert not choosing.done()  # that one is about a later commit
-        await spark_writer(chosen="overwrite")
-        await choosing
 
 
 async def test_forgetting_a_pipeline_leaves_the_others(redis: Client) -> None:

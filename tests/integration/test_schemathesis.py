@@ -48,7 +48,7 @@ def control(redis_url: str, tmp_path: Path, mariadb: MariaDB) -> Iterator[Contro
             "sink": {"warehouse": str(tmp_path / "lake")},
         }
     )
-    with ControlServer(redis_url=redis_url, store_url=f"file://{tmp_path}/store") as server:
+    with ControlServer(redis_url=redis_url, store_url=f"file://{tmp_path}/store", secrets=tmp_path) as server:
         shop = server.store.pipeline("shop")
         shop.define(config.definition())
         fill(shop)

@@ -16,6 +16,7 @@ from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.restoring import restorable
 from cutline.services.enumerator.agenda import TABLE_KINDS
+from cutline.services.enumerator.commanding import put_definition
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -98,7 +99,7 @@ class Operators:
         elif kind == "savepoint":
             arguments["name"] = "x"
         elif kind == "define":
-            base = self.orders.definition - (rng.random() < 0.1)
+            base = self.store.definition_version() - (rng.random() < 0.1)  # as the API takes it
             some = [table for table in world.shape.tables if rng.random() < 0.7] or list(world.shape.tables)
             arguments = {"base": base, "definition": {"tables": rng.choice((some, list(world.shape.tables)))}}
         self.command(kind, **arguments)
@@ -106,7 +107,7 @@ class Operators:
     def cancel(self) -> None:
         """One person cancels one of the last commands, finished or not."""
         if newest := self.store.commands.newest():
-            self.command("cancel", command=max(1, newest - self.again.randrange(3)))
+            self.command("cancel_command", command=max(1, newest - self.again.randrange(3)))
 
     def command(self, kind: str, **arguments: Any) -> Command:
         """Accept a command."""
@@ -144,11 +145,11 @@ class Operators:
         if not self.finished:
             return
         tables = list(self.world.shape.tables)
-        definition = self.store.definition(self.orders.definition) or {}
+        definition = self.store.definition() or {}
         if self.orders.mode != "running":
             self.command("resume")
         elif set(definition["tables"]) != set(tables):
-            self.command("define", base=self.orders.definition, definition={"tables": tables})
+            self.command("define", base=self.store.definition_version(), definition={"tables": tables})
         else:
             for service in self.world.services:
                 if service.alive and service.leader is not None and service.leader.enumerator is not None:
@@ -241,13 +242,8 @@ class Operators:
         definition: Mapping[str, Any] = command.arguments.get("definition") or {
             "tables": [*known["tables"], f"!{command.arguments['table']}"]
         }
-        while True:
-            version = service.store.definition_version()
-            about = service.store.definition_about(version)
-            if about is not None and about.command == command.n:
-                settings = self.world.settings()
-                return DefinitionPut(n=command.n, version=version, settings=settings)
-            service.store.put_definition(version + 1, definition, by="ann", at=command.at, command=command.n)
+        version = put_definition(service.store, command, definition, in_force)
+        return DefinitionPut(n=command.n, version=version, settings=self.world.settings())
 
     # --- what must hold ---
 
@@ -307,7 +303,7 @@ class Operators:
         newest = self.store.commands.newest_outcome()
         if held and newest is not None and self.finished and newest.orders.mode != "running":
             raise Failure(f"epoch {entry.slot} is opened, and the pipeline is {newest.orders.mode}")
-        if entry.definition > max(1, self.store.definition_version()):
+        if entry.definition > 1 and self.store.definition(entry.definition) is None:
             raise Failure(f"epoch {entry.slot} uses version {entry.definition}, which does not exist")
 
     def checkpoint_is_wanted(self, entry: CheckpointEntry, leader: Any) -> None:

@@ -73,7 +73,6 @@ from cutline.services.enumerator.events import (
     TableDescribed,
     TableFound,
     TablesFound,
-    ThrottleAsked,
     WriteEntry,
     WriteOutcome,
 )
@@ -388,7 +387,6 @@ class World:
         self.finished = False
         self.halts_expected = False
         self.schemas: dict[str, TableSchema] = {}  # that parts have named
-        self.limits_seen: Any = None  # the last ones checked
         self.retired = 0  # the publication behind which records were removed
         self.older_restores: list[int] = []  # epochs whose base was an older one on request
         self.facts: list[tuple[str, Event]] = []
@@ -843,7 +841,7 @@ class World:
         if before != leader.state:
             self.tell_story(f"{service.incarnation}: {before} -> {leader.state} ({leader.cause})")
         if leader.state == "leading" and isinstance(event, EntryWritten | EntryRefused | EpochOpened):
-            checks.limits_are_kept(self, leader)
+            checks.limits_are_obeyed(self, leader)
         return effects
 
     def check(self, machine: Leader | Process, event: Event) -> None:
@@ -1675,11 +1673,10 @@ class World:
 
     def fault_throttle(self) -> None:
         """A person limits what is read, or lifts the limits."""
-        holder = self.lease[0]
-        if holder is not None and holder.alive:
-            limits = Limits(rows_per_second=self.rng.choice((None, 60.0, 120.0)))
+        if self.operators.active:
+            limit = self.rng.choice((None, 60.0, 120.0))
             self.count["throttle asked"] += 1
-            self.tell(holder, "any", ThrottleAsked(limits=limits))
+            self.operators.command("limits", rows_per_second=limit, bytes_per_second=None)
 
     def fault_older(self) -> None:
         """An operator asks for a restore from an older checkpoint."""

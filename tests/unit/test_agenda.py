@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import Loss
-from cutline.common.mesh.machine import Effect
+from cutline.common.mesh.machine import Effect, Send
+from cutline.common.mesh.messages import Limits, Throttle
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -129,9 +130,9 @@ def test_a_leader_that_finds_the_pipeline_paused_opens_no_epoch() -> None:
     assert bench.tell(JournalRead(tail=9, base=8, finished=3, orders=PAUSED)) == [Dismiss(before=10)]
     assert bench.leader.state == "stopped"
     bench.given = 3
-    for kind in ("pause_table", "checkpoint", "limits", "pause"):
+    for kind, cause in (("pause_table", "is paused"), ("checkpoint", "is paused"), ("pause", "is paused already")):
         bench.command(kind, table="d.t")
-        assert (bench.finish().state, bench.outcomes()[-1].cause) == ("refused", "the pipeline is paused")
+        assert (bench.finish().state, bench.outcomes()[-1].cause) == ("refused", f"the pipeline {cause}")
 
 
 def test_a_restore_begins_the_next_epoch_at_the_checkpoint_that_can_be_restored() -> None:
@@ -160,7 +161,7 @@ def test_a_definition_comes_into_force_with_the_epoch_after_a_checkpoint() -> No
 
 def test_a_command_about_tables_is_answered_once_a_checkpoint_has_it_also_if_it_is_refused() -> None:
     bench = leading()
-    bench.command("limits", rows_per_second=5.0, bytes_per_second=None)
+    bench.command("pause_table", table="d.t")
     bench.command("pause_table", table="d.unknown")
     assert bench.outcomes() == []
     bench.wait(0.2)
@@ -168,8 +169,9 @@ def test_a_command_about_tables_is_answered_once_a_checkpoint_has_it_also_if_it_
     bench.complete()
     bench.written()
     assert [outcome.n for outcome in bench.outcomes()] == [1]
-    assert bench.finish().state == "done"
-    assert (bench.finish().state, bench.outcomes()[-1].cause) == ("refused", "the pipeline has no table d.unknown")
+    assert bench.finish().state == "refused"
+    unknown = "the pipeline captures no table 'd.unknown'"
+    assert (bench.finish().state, bench.outcomes()[-1].cause) == ("refused", unknown)
     assert [outcome.n for outcome in bench.outcomes()] == [1, 2]
     checkpoint(bench)
     assert [outcome.n for outcome in bench.outcomes()] == [1, 2, 3]
@@ -261,7 +263,7 @@ def test_a_pause_does_not_wait_for_what_needs_an_epoch_that_does_not_come() -> N
     bench = Operated()
     bench.members = ()
     bench.see()
-    queued = (_command(1, "checkpoint"), _command(2, "limits"), _command(3, "pause"))
+    queued = (_command(1, "checkpoint"), _command(2, "pause_table"), _command(3, "pause"))
     bench.tell(JournalRead(tail=0, base=None, commands=queued))
     for _ in range(3):
         bench.finish()
@@ -284,7 +286,7 @@ def test_a_deletion_is_ordered_durably_before_anything_is_removed(purge: bool) -
 
 def test_what_changes_the_epoch_waits_for_the_outcomes_of_all_before_it() -> None:
     bench = leading()
-    bench.command("limits", rows_per_second=5.0, bytes_per_second=None)
+    bench.command("pause_table", table="d.unknown")
     bench.command("pause")
     assert bench.leader.requests == []
     assert checkpoint(bench).request is None
@@ -293,6 +295,50 @@ def test_what_changes_the_epoch_waits_for_the_outcomes_of_all_before_it() -> Non
     assert bench.leader.requests == ["command 2"]
     checkpoint(bench)
     assert (bench.finish().n, bench.leader.state) == (2, "stopped")
+
+
+def limited(bench: Operated, rows: float) -> dict[str, float | None]:
+    """Command limits, which are done at once; return them."""
+    wanted = {"rows_per_second": rows, "bytes_per_second": None}
+    bench.command("limits", **wanted)
+    assert (bench.outcomes()[-1].state, bench.finish().orders.limits) == ("done", wanted)
+    return wanted
+
+
+def test_limits_are_standing_orders_that_hold_at_once_and_in_every_later_epoch() -> None:
+    bench = leading()
+    assert bench.leader.enumerator is not None
+    wanted = limited(bench, 7.0)
+    assert bench.effects[-1] == Send(receiver="reader-0", message=Throttle(limits=Limits(**wanted)))
+    assert bench.leader.enumerator.limits == Limits(**wanted)
+    bench.tell(EpochFailed(epoch=1, cause="a writer died"))
+    opening = bench.next_epoch(1, None, finished=1, orders=Orders(limits=wanted))
+    assert opening.plan.limits == bench.leader.limits == Limits(**wanted)
+
+
+@pytest.mark.parametrize("mode", ["paused", "stopped"])
+def test_limits_are_taken_while_no_epoch_is_open(mode: Any) -> None:
+    bench = Operated()
+    bench.see()
+    bench.tell(JournalRead(tail=9, base=8, orders=Orders(mode=mode)))
+    wanted = limited(bench, 3.0)
+    assert bench.outcomes()[-1].orders == Orders(mode=mode, limits=wanted)
+    assert bench.leader.limits == Limits(**wanted)
+
+
+@pytest.mark.parametrize("changed", [None, {"rows_per_second": 90.0, "bytes_per_second": None}])
+def test_the_later_of_a_command_and_a_definition_that_changes_the_limits_wins(changed: dict[str, Any] | None) -> None:
+    bench = leading()
+    wanted = limited(bench, 7.0)
+    (asked,) = bench.command("define", base=1, definition={})
+    settings = Settings(chunk_rows=7, exact=False, snapshot_only=False, interval_seconds=1.0)
+    bench.tell(DefinitionPut(n=2, version=2, settings=settings, limits=changed))
+    checkpoint(bench)
+    opening = bench.next_epoch(2, 2, finished=1, orders=Orders(limits=wanted), commands=(asked.command,))
+    assert opening.plan.limits == Limits(**(changed or wanted))
+    assert bench.finish().orders.limits == (changed or wanted)
+    later = limited(bench, 8.0)
+    assert bench.leader.limits == Limits(**later)
 
 
 def halted(bench: Operated, lost: Loss) -> None:
@@ -341,7 +387,7 @@ def test_a_command_about_tables_that_an_epoch_leaves_behind_holds_none_up_where_
     bench.lead(tail=1, base=1)
     bench.tell(EpochFailed(epoch=2, cause="purged", halts=True))
     bench.lead(tail=2, base=1)
-    bench.command("limits", rows_per_second=5.0, bytes_per_second=None)
+    bench.command("pause_table", table="d.t")
     bench.command("read_again")
     bench.tell(EpochFailed(epoch=3, cause="purged", halts=True))
     assert bench.finish().state == "refused"
@@ -437,13 +483,13 @@ def test_a_queued_command_is_cancelled_when_its_turn_comes_and_the_cancellation_
     bench = leading()
     bench.command("pause_table", table="d.t")
     bench.command("pause")
-    bench.command("cancel", command=2)
+    bench.command("cancel_command", command=2)
     assert bench.leader.requests == []
     checkpoint(bench)
     assert bench.finish().n == 1
     outcome = bench.finish()
     assert (outcome.n, outcome.state, outcome.cause) == (2, "cancelled", "ann cancelled it by command 3")
-    assert FindOutcome(command=_command(3, "cancel", command=2)) in bench.effects
+    assert FindOutcome(command=_command(3, "cancel_command", command=2)) in bench.effects
     bench.tell(CommandAnswered(n=3, state="done", result={"command": 2}))
     assert (bench.finish().n, bench.leader.state) == (3, "leading")
 
@@ -453,7 +499,7 @@ def test_a_command_that_awaits_a_checkpoint_is_cancelled_at_once() -> None:
     bench.command("stop", savepoint="last")
     bench.wait(0.2)
     assert bench.leader.in_flight == (2, "command 1")
-    bench.command("cancel", command=1)
+    bench.command("cancel_command", command=1)
     assert bench.finish().state == "cancelled"
     entry = bench.complete()
     assert (entry.kept, entry.name) == (False, None)
@@ -474,7 +520,7 @@ def test_a_restore_is_cancelled_until_the_entry_of_its_epoch_is_being_written() 
             bench.members = (READER, WRITER)
             bench.see()
             assert bench.last(WriteEntry).entry.command == 1
-        bench.command("cancel", command=1)
+        bench.command("cancel_command", command=1)
         if entered:
             assert bench.leader.state == "proposing"
             bench.written()
@@ -483,7 +529,7 @@ def test_a_restore_is_cancelled_until_the_entry_of_its_epoch_is_being_written() 
             bench.members = (READER, WRITER)
             bench.see()
             assert bench.leader.state == "reading"
-            bench.tell(JournalRead(tail=5, base=5, commands=(asked.command, _command(2, "cancel", command=1))))
+            bench.tell(JournalRead(tail=5, base=5, commands=(asked.command, _command(2, "cancel_command", command=1))))
             assert bench.finish().state == "cancelled"
             assert bench.last(WriteEntry).entry.base == 5
 
@@ -491,7 +537,7 @@ def test_a_restore_is_cancelled_until_the_entry_of_its_epoch_is_being_written() 
 def test_a_command_whose_epoch_an_earlier_leader_has_entered_is_not_cancelled() -> None:
     bench = Operated()
     bench.see()
-    commands = (_command(1, "restore", checkpoint=4), _command(2, "cancel", command=1))
+    commands = (_command(1, "restore", checkpoint=4), _command(2, "cancel_command", command=1))
     bench.tell(JournalRead(tail=6, base=4, entered=1, commands=commands))
     bench.written()
     assert FindBase(command=commands[0]) in bench.effects

@@ -224,20 +224,23 @@ def test_a_definition_has_versions_and_each_stays_as_it_was(shop: PipelineStore,
     assert shop.put_definition(2, second, by="ann", at=7.0, command=4, note="the CRM too")
     assert not shop.put_definition(2, first, by="bob", at=8.0, command=5)
     other = Store(url).pipeline("shop")
+    assert (other.definition(), other.definition_version()) == (first, 1)  # until its command is done
+    assert shop.commands.put_outcome(Outcome(n=1, state="done", at=1.0, orders=Orders(definition=2)))
     assert other.definition() == second
     assert other.definition(1) == first
     assert other.definition(3) is None
     assert other.definition_version() == 2
     assert other.versions() == [
         DefinitionVersion(version=1),
-        DefinitionVersion(version=2, by="ann", at=7.0, command=4, note="the CRM too"),
+        DefinitionVersion(version=2, by="ann", at=7.0, command=4, note="the CRM too", base=1),
     ]
 
 
-def test_the_same_definition_again_is_compared_with_the_newest_version(shop: PipelineStore) -> None:
+def test_the_same_definition_again_is_compared_with_the_version_in_force(shop: PipelineStore) -> None:
     first, second = {"tables": ["shop.*"]}, {"tables": ["crm.*"]}
     shop.define(first)
     shop.put_definition(2, second, by="ann", at=7.0, command=4)
+    assert shop.commands.put_outcome(Outcome(n=1, state="done", at=1.0, orders=Orders(definition=2)))
     assert not shop.define(second)
     with pytest.raises(ConfigError, match=r"another tables \(version 2.*cutline pipeline replace"):
         shop.define(first)

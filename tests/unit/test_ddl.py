@@ -580,3 +580,33 @@ def test_no_statement_is_a_mistake_of_ours_wherever_it_is_cut_and_whatever_stand
         at = luck.randrange(len(words))
         instead = luck.choice(([], [words[at], " ", words[at]], [luck.choice(others)]))
         effects("".join([*words[:at], *instead, *words[at + 1 :]]), mariadb=mariadb)
+
+
+DOTTED = {table_id: schema(table_id) for table_id in ("my.`db.t`", "`my.db`.t", "`a.b`.c`d")}
+
+
+@pytest.mark.parametrize(
+    ("statement", "db", "tables"),
+    [
+        ("TRUNCATE `my.db`.t", "", ["`my.db`.t"]),
+        ("TRUNCATE TABLE my.`db.t`", "", ["my.`db.t`"]),
+        ("TRUNCATE `db.t`", "my", ["my.`db.t`"]),
+        ("TRUNCATE t", "my.db", ["`my.db`.t"]),
+        ("TRUNCATE t", "my", []),
+        ("DROP TABLE `my.db`.`t`, my.db", "my", ["`my.db`.t"]),
+        ("RENAME TABLE `my.db`.t TO `my.db`.u, x TO `a.b`.`c``d`", "", ["`my.db`.t", "`a.b`.c`d"]),
+        ("ALTER TABLE `a.b`.`c``d` ADD COLUMN x INT", "", ["`a.b`.c`d"]),
+        ("DROP DATABASE `my.db`", "", ["`my.db`.t"]),
+        ("DROP DATABASE my", "", ["my.`db.t`"]),
+        ("INSERT INTO `my.db`.t VALUES (1)", "", ["`my.db`.t"]),
+        ("CALL touch('my.db.t')", "elsewhere", ["my.`db.t`", "`my.db`.t"]),
+    ],
+)
+def test_a_statement_concerns_the_table_whose_two_names_it_has(statement: str, db: str, tables: list[str]) -> None:
+    found = classify(statement, db, DOTTED, primary=frozenset(DOTTED))
+    assert [effect.table_id for effect in found] == tables
+
+
+def test_names_with_dots_are_the_same_in_upper_and_lower_case_if_the_server_folds_them() -> None:
+    found = classify("TRUNCATE `MY.db`.T", "", DOTTED, folds_case=True)
+    assert [effect.table_id for effect in found] == ["`my.db`.t"]

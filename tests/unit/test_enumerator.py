@@ -53,6 +53,7 @@ from cutline.services.enumerator.events import (
     FindPlace,
     FindStop,
     FindTables,
+    LimitsOrdered,
     PlaceFound,
     Plan,
     ReadAgainAsked,
@@ -61,7 +62,6 @@ from cutline.services.enumerator.events import (
     TableDescribed,
     TableFound,
     TablesFound,
-    ThrottleAsked,
     WriteCheckpoint,
 )
 from cutline.services.enumerator.machine import MAX_ATTEMPTS, NEW_TABLES_SECONDS, Enumerator
@@ -213,7 +213,7 @@ def test_a_report_of_a_cut_chunk_in_flight_brings_its_rest_after_a_restore() -> 
 def test_limits_are_shared_by_the_readers_kept_in_the_part_and_told_to_the_next_epochs() -> None:
     bench = EnumeratorBench(readers=2).begin()
     assert not bench.sent_of(Throttle)
-    bench.tell(ThrottleAsked(limits=Limits(rows_per_second=100)))
+    bench.tell(LimitsOrdered(limits=Limits(rows_per_second=100)))
     half = Throttle(limits=Limits(rows_per_second=50))
     assert [sent for sent in bench.sent if isinstance(sent[1], Throttle)] == [("reader-0", half), ("reader-1", half)]
     bench.start(7)
@@ -932,4 +932,4 @@ def test_a_person_s_order_to_read_a_table_again_or_to_retry_it_starts_its_next_g
     assert commanded(bench, "read_table_again", 5) is not None
     assert commanded(bench, "forget_table", 6) is None
     assert bench.machine.tables == {}
-    assert commanded(bench, "pause_table", 7) == "the pipeline has no table d.t"
+    assert commanded(bench, "pause_table", 7) == "the pipeline captures no table 'd.t'"

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.errors", "common.schema", "common.positions"}
-MESH = {*RECORDS, "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
+RECORDS = {"common.errors", "common.schema", "common.positions", "common.table_id"}
+MESH = {*RECORDS, "common.commands", "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
 
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
@@ -30,20 +30,23 @@ ALLOWED: dict[str, set[str]] = {
     "common.logs": {"common.errors", "common.config"},
     "common.measures": set(),
     "common.parquet": set(),
+    "common.spill": {"common.errors"},
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
-    "common.config": {"common.errors"},
+    "common.commands": set(),
+    "common.table_id": {"common.errors"},
+    "common.config": {"common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.store": RECORDS,
     "common.mesh": {*RECORDS, "common.logs", "common.store", "common.config"},
     "services.sources": {*MESH, "common.keys"},
-    "spark_writer": {*MESH, "common.keys", "common.parquet", "common.programs", "common.file_metrics"},
+    "spark_writer": {*MESH, "common.keys", "common.parquet", "common.programs", "common.file_metrics", "common.spill"},
     "services.client": set(),
     "services.health": {"common.errors", "common.config", "common.mesh"},
     "services.control": {*MESH, "services.sources", "spark_writer", "services.run.preflight"},
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},
-    "services.writer": {*MESH, "common.parquet", "common.file_metrics"},
+    "services.writer": {*MESH, "common.parquet", "common.file_metrics", "common.spill"},
     "services.run": {
         *MESH,
         "common.programs",

@@ -29,7 +29,6 @@ from cutline.services.enumerator.events import (
     SavepointAsked,
     Settings,
     TablesFound,
-    ThrottleAsked,
     WriteEntry,
 )
 from cutline.services.enumerator.leader import (
@@ -48,6 +47,7 @@ from cutline.services.enumerator.leader import (
     LeaderState,
     pause_seconds,
 )
+from cutline.services.enumerator.machine import Enumerator
 from tests.records import PART
 from tests.simulation.checks import freeze
 
@@ -366,7 +366,6 @@ def test_services_that_are_gone_again_and_again_are_replaced_at_once() -> None:
     "asks",
     [
         SavepointAsked(request="p"),
-        ThrottleAsked(limits=Limits(rows_per_second=5)),
         Observed(held=True, members=(READER, WRITER, MemberSeen(incarnation="r2", role="reader"))),
     ],
 )
@@ -475,38 +474,22 @@ def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     assert bench.complete().request == "please"
 
 
-def test_limits_asked_for_hold_in_the_next_epoch_though_no_checkpoint_has_them() -> None:
-    bench = LeaderBench().lead()
+def test_limits_of_the_standing_orders_hold_in_each_epoch_whatever_its_base_has() -> None:
+    bench = LeaderBench()
     limits = Limits(rows_per_second=7.0)
-    (order,) = bench.tell(ThrottleAsked(limits=limits))
-    assert order == Send(receiver="reader-0", message=Throttle(limits=limits))
-    bench.tell(EpochFailed(epoch=1, cause="x"))
-    bench.effects.clear()
-    bench.lead(tail=1)
-    assert order in bench.effects
-    bench.see(held=False)
-    bench.effects.clear()
-    bench.lead(tail=2)  # another may have led meanwhile, and been asked for others
-    assert order not in bench.effects
-
-
-def test_limits_asked_for_are_in_a_checkpoint_at_once_and_then_known_to_be_kept() -> None:
-    bench = LeaderBench(interval=600.0).lead()
-    first, second = Limits(rows_per_second=7.0), Limits(rows_per_second=8.0)
-    bench.tell(ThrottleAsked(limits=first))
-    bench.wait(0.1)
-    assert bench.leader.in_flight == (2, None)
-    bench.tell(ThrottleAsked(limits=second))  # after its part was saved
-    bench.complete()
-    assert bench.leader.kept_limits == Limits()
-    bench.written()
-    assert bench.leader.kept_limits == first
-    assert bench.leader.in_flight == (3, None)
-    bench.complete()
-    bench.written()
-    assert bench.leader.kept_limits == second
-    bench.wait(10.0)
-    assert bench.leader.in_flight is None
+    order = Send(receiver="reader-0", message=Throttle(limits=limits))
+    bench.see()
+    orders = StandingOrders(limits=dataclasses.asdict(limits))
+    for tail in (1, 2):
+        bench.tell(JournalRead(tail=tail, base=None, finished=1, orders=orders))
+        bench.written()
+        bench.effects.clear()
+        old = Enumerator(PLAN)
+        old.limits = Limits(rows_per_second=1.0)
+        bench.tell(EpochOpened(epoch=tail + 1, enumerator=old))
+        assert order in bench.effects
+        assert bench.leader.limits == limits
+        bench.tell(EpochFailed(epoch=tail + 1, cause="x"))
 
 
 def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
@@ -631,7 +614,7 @@ def test_an_event_that_a_state_has_no_rule_for_is_refused_and_changes_nothing(st
 
 @pytest.mark.parametrize("state", LeaderState)
 def test_every_state_has_a_rule_for_what_comes_whatever_it_does(state: LeaderState) -> None:
-    asked = {SavepointAsked, ThrottleAsked, ReadAgainAsked}
+    asked = {SavepointAsked, ReadAgainAsked}
     assert TABLE[state].keys() >= {Observed, Ticked, JournalRead, EntryWritten, EntryRefused, EpochFailed, *asked}
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cutline.common.schema import Column, TableSchema
-from cutline.spark_writer.iceberg import merging
+from cutline.spark_writer.iceberg import merging, portions
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.deletion_vectors import write_vectors
 from cutline.spark_writer.iceberg.files import DataFile, Lineage
@@ -124,7 +124,7 @@ layout = layout_of("bigint")
 def test_row_groups_are_filled_whole_and_the_files_of_a_round_interleave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "ROW_GROUP_ROWS", 40)
+    monkeypatch.setattr(portions, "ROW_GROUP_ROWS", 40)
     made = [
         source_of(tmp_path, str(at), numbers(at, 150, 3), dead=[], lineage=Lineage(first_row_id=0, sequence=at + 1))
         for at in range(3)
@@ -132,7 +132,7 @@ def test_row_groups_are_filled_whole_and_the_files_of_a_round_interleave(
     tables = list(merged_rows(made, layout))
     assert [table.num_rows for table in tables] == [40, 40, 40, 30]
     assert pa.concat_tables(tables)["k0"].to_pylist() == list(range(150))
-    monkeypatch.setattr(merging, "ROW_GROUP_BYTES", 28 * 10)
+    monkeypatch.setattr(portions, "ROW_GROUP_BYTES", 28 * 10)
     sizes = [table.num_rows for table in merged_rows(made, layout)]
     assert max(sizes) <= 20
     assert sum(sizes) == 150

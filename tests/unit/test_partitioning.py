@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
+import tempfile
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ from pyiceberg import types
 from pyiceberg.transforms import parse_transform
 
 from cutline.common.schema import Column, TableSchema
+from cutline.spark_writer.iceberg import partitioning
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.partitioning import chosen, recorded, transformed, write_files
+from cutline.spark_writer.iceberg.sorting import in_order
 
 FIRST, LAST = dt.datetime.fromisoformat("1001-01-01"), dt.datetime.fromisoformat("9999-12-30")
 EPOCH = dt.datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -122,6 +126,50 @@ def test_rows_are_written_by_partition_and_null_has_one_of_its_own(tmp_path: Pat
     assert list(write_files(lambda: next(paths), [], layout)) == []
     assert list(write_files(lambda: next(paths), [layout.arrow.empty_table()], layout)) == []
     assert len(list(tmp_path.iterdir())) == 4
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 99), st.one_of(st.none(), st.sampled_from("abc")), st.text(max_size=20))),
+    sizes=st.lists(st.integers(0, 5), min_size=1),
+    held=st.integers(1, 400),
+    sort=st.sampled_from([(), ((1, False),), ((3, True), (1, False))]),
+    partition=st.sampled_from([(), ((2, "identity"),), ((2, "identity"), (1, "bucket[3]"))]),
+)
+def test_rows_that_are_too_many_for_memory_are_written_as_those_that_are_few(
+    rows: list[Any], sizes: list[int], held: int, sort: Any, partition: Any
+) -> None:
+    """Each file has rows of one partition, in the layout's order, and all files together the rows that were given."""
+    schema = table(id="int", region="varchar(9)", note="varchar(20)")
+    layout = Layout(
+        schema=schema, generation=1, offset=0, arrow=schema.arrow, java=None, partition=partition, sort=sort
+    )
+    given_rows = pa.Table.from_pylist([dict(zip(layout.arrow.names, row, strict=True)) for row in rows], layout.arrow)
+    tables, at = [], 0
+    for size in itertools.cycle(sizes) if any(sizes) else []:
+        tables.append(given_rows.slice(at, size))
+        at += size
+        if at >= given_rows.num_rows:
+            break
+    tables.append(given_rows.slice(at))
+
+    def written(limit: int) -> dict[str, list[list[Any]]]:
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(partitioning, "HELD_BYTES", limit)
+            paths = (f"{folder}/{number}.parquet" for number in itertools.count())
+            found: dict[str, list[list[Any]]] = {}
+            for path, own in write_files(lambda: next(paths), tables, layout):
+                found.setdefault(own, []).append(pq.read_table(path).to_pylist())
+            return found
+
+    few, many = written(1 << 30), written(held)
+    assert all(len(files) == 1 for files in few.values())
+    assert few.keys() == many.keys()
+    for own, files in many.items():
+        assert sorted(map(str, itertools.chain(*files))) == sorted(map(str, few[own][0]))
+        assert sort or len(files) == 1
+        for file in files:
+            ordered = pa.Table.from_pylist(file, layout.arrow)
+            assert not sort or ordered.take(in_order(ordered, layout)).equals(ordered)
 
 
 def test_partition_fields_keep_their_ids_and_get_names_of_their_own() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PURE = (
+    "common/commands/rules.py",
     "common/mesh/chandy_lamport.py",
     "common/errors.py",
     "common/mesh/machine.py",
@@ -20,6 +21,7 @@ PURE = (
     "common/store/envelope.py",
     "common/store/records.py",
     "common/schema.py",
+    "common/table_id.py",
     "services/control/alerts.py",
     "services/control/causes.py",
     "services/control/conditions.py",

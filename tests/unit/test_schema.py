@@ -21,7 +21,6 @@ from cutline.common.schema import (
     arrow_type,
     column_type,
     parse_type,
-    split_table_id,
 )
 
 TYPES = {
@@ -148,7 +147,6 @@ def test_the_arrow_schema_carries_field_ids_and_allows_nulls() -> None:
     assert all(field.nullable for field in TABLE.arrow)
     assert TABLE.column("ID").field_id == 1
     assert TABLE.split_key_type == ("int",)
-    assert split_table_id("shop.a.b") == ("shop", "a.b")
     assert all(field.metadata is None for field in META_FIELDS)
 
 

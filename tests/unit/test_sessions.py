@@ -11,13 +11,14 @@ from cutline.services.sources.mysql import session
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKES = "services/sources/mysql/connection.py"
+LOGIN = "cutline.services.sources.mysql.login.LoginConnection"
 USES = "services/sources/mysql/hosts.py"
 PRODUCT = sorted(path for folder in ("common", "services", "spark_writer") for path in (ROOT / folder).rglob("*.py"))
 
 
 def opened(tree: ast.AST) -> list[tuple[int, str]]:
     """Each place where the code could open or reopen a connection of PyMySQL's, by line."""
-    classes = {"pymysql.connections.Connection", "pymysql.connect", "pymysql.Connection", "pymysql.Connect"}
+    classes = {"pymysql.connections.Connection", "pymysql.connect", "pymysql.Connection", "pymysql.Connect", LOGIN}
     names = {
         (alias.asname or alias.name): f"{node.module}.{alias.name}"
         for node in ast.walk(tree)
@@ -41,7 +42,7 @@ def test_no_session_is_made_elsewhere() -> None:
     }
     assert not elsewhere
     assert [called for _, called in opened(ast.parse((ROOT / MAKES).read_text()))] == [
-        "pymysql.Connection",
+        "LoginConnection",
         "connection.connect",
     ]
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from cutline.common.schema import Column, TableSchema
-from cutline.spark_writer.iceberg import sorting
 from cutline.spark_writer.iceberg.columns import Layout, Sort
 from cutline.spark_writer.iceberg.sorting import chosen, in_order, recorded
 
@@ -36,20 +35,11 @@ def rows(*given: tuple[int | None, str | None]) -> pa.Table:
     return pa.Table.from_arrays([*columns, pa.nulls(len(given), SCHEMA.arrow.field(2).type)], schema=SCHEMA.arrow)
 
 
-def test_rows_of_all_groups_are_sorted_together_and_null_is_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorting, "ROW_GROUP_ROWS", 3)
-    groups = [rows((2, "b"), (1, None), (None, "ä")), rows((3, "b"), (4, "z"), (0, ""))]
-    found = list(in_order(iter(groups), layout(((2, True), (1, False)))))
-    assert [group.num_rows for group in found] == [3, 3]
+def test_rows_are_sorted_and_null_is_least() -> None:
+    given = rows((2, "b"), (1, None), (None, "ä"), (3, "b"), (4, "z"), (0, ""))
+    found = given.take(in_order(given, layout(((2, True), (1, False)))))
     wanted = [(None, "ä"), (4, "z"), (2, "b"), (3, "b"), (0, ""), (1, None)]
-    assert pa.concat_tables(found).equals(rows(*wanted))
-
-
-def test_without_an_order_rows_pass_one_group_at_a_time() -> None:
-    groups = [rows((2, "b")), rows((1, "a"))]
-    found = in_order(iter(groups), layout(()))
-    assert next(found) is groups[0]
-    assert list(in_order(iter([]), layout(((1, False),)))) == []
+    assert found.equals(rows(*wanted))
 
 
 def test_columns_are_found_by_the_sources_names_in_any_case_and_kept_by_field_id() -> None:

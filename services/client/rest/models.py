@@ -395,10 +395,11 @@ class SourceTest(Answer):
 
 
 class SourceSchema(Answer):
-    """A schema of a source."""
+    """A schema of a source; `glob` stands for all of its tables."""
 
     name: str
     tables: int
+    glob: str
 
 
 class SourceColumn(Answer):
@@ -464,3 +465,4 @@ class AuditRecord(Answer):
     status: int
     command: int | None
     cause: str | None
+    count: int = 1

@@ -106,12 +106,19 @@ class Asking:
         return await until(look, lambda now: now.shows_finished, REPORT_SECONDS)
 
     async def command(
-        self, kind: str, arguments: Mapping[str, Any], allow: Callable[[Situation], None] | None = None
+        self,
+        kind: str,
+        arguments: Mapping[str, Any],
+        allow: Callable[[Situation], None] | None = None,
+        *,
+        operation: str | None = None,
     ) -> CommandView:
-        """Put a command into the store, unless `allow` raises Refused, and return it as it is after the wait that the
-        request asks for."""
+        """Put a command into the store, unless the rules of its operation or `allow` raise Refused, and return it as it
+        is after the wait that the request asks for."""
+        now = await self.situation()
+        now.allow(operation or kind, arguments)
         if allow is not None:
-            allow(await self.situation())
+            allow(now)
         client = self._request.client
         try:
             command = await asyncio.to_thread(
@@ -264,6 +271,6 @@ async def cancel(asked: Asked, number: Number) -> CommandView:
     outcome = await asyncio.to_thread(asked.found.commands.outcome, number)
     if outcome is not None:
         raise Refused(409, f"command {number} is {outcome.state} already", "there is nothing to cancel")
-    if known.kind == "cancel":
+    if known.kind == "cancel_command":
         raise Refused(409, f"command {number} is itself a cancellation", "ask again for what it cancels")
-    return await asked.command("cancel", {"command": number})
+    return await asked.command("cancel_command", {"command": number})

@@ -17,7 +17,9 @@ from pydantic import ValidationError
 
 from cutline.common.config.faults import sentence
 from cutline.common.config.pipeline import FIXED, PipelineConfig, parse, shown
+from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
+from cutline.services.control.api.named import sink_faults, source_faults
 from cutline.services.control.api.problems import MOST_FAULTS, FieldProblem, Refused, refused, split
 
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
@@ -132,6 +134,18 @@ def checked(content: Mapping[str, Any], *, base: Mapping[str, Any] | None = None
         local = config.sink.warehouse.removeprefix("file://")
         config = config.model_copy(update={"sink": config.sink.model_copy(update={"warehouse": local})})
     return config
+
+
+def allow(config: PipelineConfig, secrets: Secrets, known: Mapping[str, Any] | None) -> None:
+    """Raise Refused (422) with each thing that a request's definition may not name (named.py). `known`: the stored
+    definition, or None."""
+    before = PipelineConfig.from_definition(known) if known else None
+    faults = [
+        *source_faults(config.source, secrets, None if before is None else before.source),
+        *sink_faults(config.sink, secrets, None if before is None else before.sink),
+    ]
+    if faults:
+        raise Refused(422, faults[0].detail, faults[0].remedy, errors=faults)
 
 
 def _invalid(error: ValidationError) -> Refused:

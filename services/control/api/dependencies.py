@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import unquote
@@ -16,11 +18,15 @@ from pydantic import BeforeValidator
 from starlette.routing import Match
 from starlette.types import Scope
 
+from cutline.common.commands.rules import OPERATIONS
+from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.table_id import meant, split_table_id
 from cutline.services.control.api.access import Access
-from cutline.services.control.api.problems import Refused, split
+from cutline.services.control.api.audit_log import AuditLog
+from cutline.services.control.api.problems import Refused, refused, split
 from cutline.services.control.api.roles import Caller, Role, need
 from cutline.services.control.api.source_threads import SourceThreads
 from cutline.services.control.table_rows import TableRows
@@ -34,10 +40,14 @@ class Control:
     registry: Registry
     store: Store
     access: Access
+    audit: AuditLog
     sources: SourceThreads
     metrics_tables: int
+    secrets: Secrets
     watches: Watches = field(init=False)
     rows: TableRows = field(default_factory=TableRows)
+    streams: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    """How many streams of events are open, by the means and id of their callers."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the service was asked to end: streams of events then end."""
 
@@ -67,7 +77,6 @@ async def _caller(request: Request) -> Caller:
 
 
 PipelineName = Annotated[str, Path(description="the pipeline's name", examples=["shop"], max_length=255)]
-TableName = Annotated[str, Path(description="the table, as schema.table", examples=["shop.orders"], max_length=255)]
 CheckpointNumber = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of the checkpoint", examples=[42])]
 Flag = Annotated[bool, BeforeValidator(lambda given: given == "" or given)]
 """A switch in the query: also its name alone turns it on, as in `?dry_run`."""
@@ -91,6 +100,25 @@ StoreNow = Annotated[Store, Depends(_store)]
 CallerNow = Annotated[Caller, Depends(_caller)]
 Known = Annotated[PipelineStore, Depends(_known)]
 """The pipeline of the path; 404 if it is not defined."""
+_TABLE = Path(
+    description="the table, as schema.table; a name with a dot is in backticks, as in `my.db`.t",
+    examples=["shop.orders"],
+    max_length=300,
+)
+
+
+async def _table(found: Known, shared: Shared, table: Annotated[str, _TABLE]) -> str:
+    with suppress(ConfigError):
+        split_table_id(table)
+        return table
+    try:
+        return meant(table, (await shared.watches.of(found.name).status()).tables)
+    except ConfigError as error:
+        raise refused(404, error) from error
+
+
+TableName = Annotated[str, Depends(_table)]
+"""The id of the table of the path; 404 if it is not clear which one is meant."""
 
 bearer = HTTPBearer(auto_error=False, description="a token of `POST /v1/tokens`, CUTLINE_API_TOKEN, or a JWT by OIDC")
 _ROLE = "x-cutline-role"
@@ -140,6 +168,11 @@ def _unslashed(value: Any) -> Any:
 def role(needed: Role, **extra: Any) -> dict[str, Any]:
     """The `openapi_extra` of a route that needs this role."""
     return {_ROLE: needed, **extra}
+
+
+def asks_for(operation: str) -> dict[str, Any]:
+    """The `openapi_extra` of a route that asks for this operation: it needs the role that the rules say."""
+    return role(OPERATIONS[operation].role)
 
 
 def router(tag: str) -> APIRouter:

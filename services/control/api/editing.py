@@ -14,6 +14,7 @@ from cutline.common.errors import ConfigError
 from cutline.services.control.api import definitions
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.models import CommandView
+from cutline.services.control.api.named import reach
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.situation import Situation
 from cutline.services.sources.mysql.preflight import check_source
@@ -41,7 +42,7 @@ class Edit:
         self._note = note
 
     async def base(self) -> tuple[int, dict[str, Any]]:
-        """The newest version, with its content. Raises Refused (412) if If-Match names another one."""
+        """The version in force, with its content. Raises Refused (412) if If-Match names another one."""
         found = self.asked.found
         version = await asyncio.to_thread(found.definition_version)
         self._compare(version)
@@ -58,8 +59,18 @@ class Edit:
                 "look at the newest version, and make your change there",
             )
 
-    async def define(self, base: int, stored: Mapping[str, Any], config: PipelineConfig) -> CommandView:
-        """Have this definition take effect, in the place of the version `base` with the content `stored`."""
+    async def define(
+        self,
+        base: int,
+        stored: Mapping[str, Any],
+        config: PipelineConfig,
+        operation: str = "define",
+        *,
+        known: Mapping[str, Any] | None = None,
+    ) -> CommandView:
+        """Have this definition take effect, in the place of the version `base` with the content `stored`; `operation`
+        is what the caller asked for. What `known`, an earlier version, names of this machine, it may name too."""
+        definitions.allow(config, self.asked.shared.secrets, known or stored)
         changed = definitions.differences(definitions.normal(stored), config.definition())
         if not changed:
             raise Refused(409, f"version {base} of the definition is the same", "there is nothing to do")
@@ -68,8 +79,7 @@ class Edit:
             await self._check_source(config)
 
         def allow(now: Situation) -> None:
-            now.need("running", "paused", "stopped", doing="change the definition")
-            if pending := next((command for command in now.pending if command.kind == "define"), None):
+            if pending := next((command for command in now.pending if command.kind in DEFINING), None):
                 raise Refused(
                     409 if self._match is None else 412,
                     f"command {pending.n} of {pending.by} is changing version {base} of the definition",
@@ -77,14 +87,16 @@ class Edit:
                 )
 
         arguments = {"base": base, "definition": config.definition(), "note": self._note}
-        return await self.asked.command("define", arguments, allow)
+        return await self.asked.command("define", arguments, allow, operation=operation)
 
     async def _check_source(self, config: PipelineConfig) -> None:
         folds_case = catalogue.folds_case(config.definition()["sink"])
         try:
+            await self.asked.shared.sources.run(partial(reach, config.source))
             await self.asked.shared.sources.run(partial(check_source, config, begun=True, folds_case=folds_case))
         except ConfigError as error:
             raise refused(422, error) from error
 
 
+DEFINING = ("define", "cancel_table")
 Edited = Annotated[Edit, Depends()]

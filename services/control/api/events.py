@@ -2,8 +2,8 @@
 tables that changed their phase, the ends of commands, publications.
 
 A stream begins after the event that the header Last-Event-ID names, so a client that reconnects misses none of the last
-thousands; without it, with the next event. A comment comes each 15 s. The stream ends when the service stops, or when
-the pipeline was deleted.
+thousands; without it, with the next event. A comment comes each 15 s. The stream ends when the service stops, when the
+pipeline was deleted, or with its token (gate.py). A token has up to MOST streams at a time.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncGenerator, AsyncIterator, Set
+from contextlib import aclosing
 from typing import Annotated, get_args
 
 from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from cutline.common.errors import Unavailable
-from cutline.services.control.api.dependencies import Control, Flag, Known, Shared, router
+from cutline.services.control.api.dependencies import CallerNow, Control, Flag, Known, Shared, router
 from cutline.services.control.api.models import EventKind, EventView
 from cutline.services.control.api.paging import Newest, several
-from cutline.services.control.api.problems import Refused
+from cutline.services.control.api.problems import RETRY_SECONDS, Refused
+from cutline.services.control.api.roles import Caller
 from cutline.services.control.feed import BEGINNING, Event, Place
 from cutline.services.control.watch import PipelineWatch
 
@@ -30,6 +32,7 @@ STREAM = "text/event-stream"
 LOOK_SECONDS = 0.5
 HEARTBEAT_SECONDS = 15.0
 RECONNECT_MS = 2000
+MOST = 100
 KINDS: tuple[str, ...] = get_args(EventKind)
 _ID = re.compile(r"(\d{1,10})\.(\d{1,6})(?:\.(\d{1,10})\.(\d{1,10}))?")
 
@@ -43,6 +46,7 @@ _ID = re.compile(r"(\d{1,10})\.(\d{1,6})(?:\.(\d{1,10})\.(\d{1,10}))?")
 async def events(
     found: Known,
     control: Shared,
+    caller: CallerNow,
     page: Newest,
     kind: Annotated[
         str | None,
@@ -57,14 +61,31 @@ async def events(
     watch = control.watches.of(found.name)
     if stream or (accept is not None and STREAM in accept):
         after = await _place(watch, last_event_id) if last_event_id else (await watch.feed()).place
-        sent = _stream(control, watch, after, kinds)
+        if control.streams[caller.means, caller.by] >= MOST:
+            raise Refused(
+                429,
+                f"{MOST} streams of events are open by this token",
+                "close one of them, or use another token",
+                headers={"Retry-After": str(RETRY_SECONDS)},
+            )
+        sent = _counted(control, caller, _stream(control, watch, after, kinds))
         return StreamingResponse(sent, media_type=STREAM, headers={"Cache-Control": "no-store"})
     known = [event for event in (await watch.feed()).all() if event.kind in kinds]
     listed = page.of(known[::-1], lambda event: event.place.key, newest_first=True)
     return [_view(event) for event in listed]
 
 
-async def _stream(control: Control, watch: PipelineWatch, after: Place, kinds: Set[str]) -> AsyncIterator[str]:
+async def _counted(control: Control, caller: Caller, stream: AsyncGenerator[str, None]) -> AsyncIterator[str]:
+    control.streams[caller.means, caller.by] += 1
+    try:
+        async with aclosing(stream):
+            async for text in stream:
+                yield text
+    finally:
+        control.streams[caller.means, caller.by] -= 1
+
+
+async def _stream(control: Control, watch: PipelineWatch, after: Place, kinds: Set[str]) -> AsyncGenerator[str, None]:
     yield f"retry: {RECONNECT_MS}\nid: {after.id}\n\n"  # so that a client knows where it began
     sent_at, newest = time.monotonic(), 0
     while not control.stopping.is_set():

@@ -1,5 +1,7 @@
 """What every request passes before its handler: a request id, a limit on its size, the question who sends it, and the
-audit log, which is written before the answer is sent.
+audit log, which takes it before the answer is sent.
+
+A request that reads and lasts, as a stream of events or a `?wait=`, ends when its token does.
 
 It is plain ASGI, since it stands before each request. Open to everyone: health, the API's description, the dashboard's
 files (which hold no data).
@@ -7,6 +9,7 @@ files (which hold no data).
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from urllib.parse import SplitResult, urlsplit
@@ -15,14 +18,18 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cutline.common.errors import CutlineError
-from cutline.services.control.api import audit, problems
+from cutline.services.control.api import problems
 from cutline.services.control.api.access import Access
+from cutline.services.control.api.audit_log import AuditLog
 from cutline.services.control.api.problems import Refused
+from cutline.services.control.api.roles import Caller
 
 OPEN = ("/", "/healthz", "/readyz", "/docs", "/redoc", "/openapi.json", "/favicon.ico")
 BODY_BYTES = 1 << 20
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OPEN_BELOW = ("/static/", "/docs/")
+CONFIRM_SECONDS = 1.0
+"""How long a request runs before its token is looked at again, and from then on."""
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -30,11 +37,18 @@ class Gate:
     """The middleware; see above."""
 
     def __init__(
-        self, app: ASGIApp, *, access: Access, body_bytes: int = BODY_BYTES, metrics_open: bool = False
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        audit: AuditLog,
+        body_bytes: int = BODY_BYTES,
+        metrics_open: bool = False,
     ) -> None:
         """Take the application behind it, and how many bytes a request may have."""
         self._app = app
         self._access = access
+        self._audit = audit
         self._body_bytes = body_bytes
         self._open = (*OPEN, "/metrics") if metrics_open else OPEN
 
@@ -50,10 +64,14 @@ class Gate:
         reads = scope["method"] in ("GET", "HEAD", "OPTIONS")
         guarded = scope["path"] not in self._open and not scope["path"].startswith(OPEN_BELOW)
 
+        started = False
+
         async def sent(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 if guarded and not reads:
-                    await audit.record(self._access.files, scope, message["status"])
+                    await self._audit.record(scope, message["status"])
                 known = MutableHeaders(scope=message)
                 known["X-Request-Id"] = request_id
                 known.setdefault("X-Content-Type-Options", "nosniff")
@@ -73,7 +91,36 @@ class Gate:
             return
         if scope["method"] == "HEAD":  # the server sends no body then
             scope = {**scope, "method": "GET"}
-        await self._app(scope, self._limited(receive), sent)
+        handled = self._app(scope, self._limited(receive), sent)
+        if not guarded or not reads:
+            await handled
+            return
+        ended = await self._while_valid(scope["state"]["caller"], asyncio.ensure_future(handled))
+        if ended is None:
+            return
+        if started:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await problems.answer(scope, ended)(scope, receive, sent)
+
+    async def _while_valid(self, caller: Caller, handled: asyncio.Future[None]) -> Refused | None:
+        """Wait until a request was handled; if its token ends meanwhile, cancel it and return the refusal."""
+        try:
+            while True:
+                done, _ = await asyncio.wait([handled], timeout=CONFIRM_SECONDS)
+                if done:
+                    handled.result()
+                    return None
+                try:
+                    await self._access.confirm(caller)
+                except Refused as refusal:
+                    return refusal
+                except CutlineError:
+                    continue  # a store that is away revokes no token
+        finally:
+            if not handled.done():
+                handled.cancel()
+                await asyncio.wait([handled])
 
     def _check_site(self, headers: Headers, *, reads: bool) -> None:
         """A page of another site must not act through the browser of a user of this machine, nor read by a name that

@@ -49,7 +49,7 @@ class PipelineView(BaseModel):
     `failures`: epochs that failed in a row, while the next one waits until `retry_at` (seconds since 1970).
     `spark_writer`: the incarnation of the Spark writer that leads the pipeline in the lake, null if that is gone.
     `applied_by_spark`: the tables of the last batch that Spark's executors applied, each with the reason.
-    `version`: of the newest definition, `version_in_force`: of the one that the mesh runs by.
+    `version`: of the definition, which is in force; `version_in_force`: the same as the leader last reported it.
     `mode`: what the last command that was carried out made of it.
     `current`: whether a leader reports now; else the state is of `as_of` (seconds since 1970, null: unknown).
     """

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
 from cutline.common.errors import ProtocolError
 from cutline.common.store.records import CheckpointEntry
+from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.commands import Asked, Asking
-from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, role, router
+from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, asks_for, router
 from cutline.services.control.api.models import Body, CommandView
 from cutline.services.control.api.problems import Refused
-from cutline.services.control.api.situation import Situation, checkpoint
+from cutline.services.control.api.situation import checkpoint
 
 routes = router("operations")
-OPERATOR = role("operator")
 Name = Annotated[
     str | None,
     Field(
@@ -63,63 +64,51 @@ class LimitsView(BaseModel):
     as_of: float | None = None
 
 
-@routes.post("/pipelines/{pipeline}/pause", operation_id="pause", status_code=202, openapi_extra=OPERATOR)
+@routes.post("/pipelines/{pipeline}/pause", operation_id="pause", status_code=202, openapi_extra=asks_for("pause"))
 async def pause(asked: Asked) -> CommandView:
     """Pause: nothing is read from the source and nothing published, until it is resumed."""
-    return await asked.command("pause", {}, lambda now: now.need("running", doing="pause"))
+    return await asked.command("pause", {})
 
 
-@routes.post("/pipelines/{pipeline}/resume", operation_id="resume", status_code=202, openapi_extra=OPERATOR)
+@routes.post("/pipelines/{pipeline}/resume", operation_id="resume", status_code=202, openapi_extra=asks_for("resume"))
 async def resume(asked: Asked) -> CommandView:
-    """Go on after a pause."""
-
-    def allow(now: Situation) -> None:
-        if now.mode == "running":
-            raise Refused(409, f"the pipeline {now.pipeline} is not paused", "there is nothing to do")
-        now.need("paused", doing="resume")
-
-    return await asked.command("resume", {}, allow)
+    """Go on after a pause or a stop, or try again after the pipeline halted."""
+    return await asked.command("resume", {})
 
 
-@routes.post("/pipelines/{pipeline}/stop", operation_id="stop", status_code=202, openapi_extra=OPERATOR)
+@routes.post("/pipelines/{pipeline}/stop", operation_id="stop", status_code=202, openapi_extra=asks_for("stop"))
 async def stop(asked: Asked, how: Stop | None = None) -> CommandView:
     """Stop with a savepoint: the last checkpoint is kept, and no service works for the pipeline until it is started."""
-    arguments = {"savepoint": how.savepoint if how else None}
-    return await asked.command("stop", arguments, lambda now: now.need("running", "paused", doing="stop"))
+    return await asked.command("stop", {"savepoint": how.savepoint if how else None})
 
 
-@routes.post("/pipelines/{pipeline}/start", operation_id="start", status_code=202, openapi_extra=OPERATOR)
+@routes.post("/pipelines/{pipeline}/start", operation_id="start", status_code=202, openapi_extra=asks_for("start"))
 async def start(asked: Asked) -> CommandView:
     """Start a stopped pipeline, from its last checkpoint or the one that it was restored to; or one that halted."""
-
-    def allow(now: Situation) -> None:
-        if now.mode == "running" and not now.halted:
-            raise Refused(409, f"the pipeline {now.pipeline} is running already", "there is nothing to do")
-        if not now.halted:
-            now.need("stopped", doing="start")
-
-    return await asked.command("start", {}, allow)
+    return await asked.command("start", {})
 
 
-@routes.post("/pipelines/{pipeline}/restore", operation_id="restore", status_code=202, openapi_extra=OPERATOR)
+@routes.post(
+    "/pipelines/{pipeline}/restore", operation_id="restore", status_code=202, openapi_extra=asks_for("restore")
+)
 async def restore(asked: Asked, where: Restore) -> CommandView:
     """Go back to a checkpoint or savepoint: the pipeline reads the source from there again, and so does the lake."""
-
-    def allow(now: Situation) -> None:
-        now.need("running", "paused", "stopped", doing="restore")
-
+    (await asked.situation()).allow("restore", {})
     await _restorable(asked, where.checkpoint)
-    return await asked.command("restore", where.model_dump(), allow)
+    return await asked.command("restore", where.model_dump())
 
 
-@routes.post("/pipelines/{pipeline}/read-again", operation_id="read_again", status_code=202, openapi_extra=OPERATOR)
+@routes.post(
+    "/pipelines/{pipeline}/read-again",
+    operation_id="read_again",
+    status_code=202,
+    openapi_extra=asks_for("read_again"),
+)
 async def read_again(asked: Asked) -> CommandView:
     """Read every table again, from the source's present position; also of a pipeline that halted since the source no
     longer has what it needs. The lake shows the old content until the new one is complete. A paused or stopped pipeline
     does it once it goes on."""
-    return await asked.command(
-        "read_again", {}, lambda now: now.need("running", "paused", "stopped", doing="read every table again")
-    )
+    return await asked.command("read_again", {})
 
 
 async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
@@ -140,27 +129,32 @@ async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
 
 
 @routes.post(
-    "/pipelines/{pipeline}/checkpoints", operation_id="take_checkpoint", status_code=202, openapi_extra=OPERATOR
+    "/pipelines/{pipeline}/checkpoints",
+    operation_id="take_checkpoint",
+    status_code=202,
+    openapi_extra=asks_for("checkpoint"),
 )
 async def take_checkpoint(asked: Asked) -> CommandView:
     """Take a checkpoint now."""
-    return await asked.command("checkpoint", {}, lambda now: now.need("running", "paused", doing="take a checkpoint"))
+    return await asked.command("checkpoint", {})
 
 
-@routes.post("/pipelines/{pipeline}/savepoints", operation_id="take_savepoint", status_code=202, openapi_extra=OPERATOR)
+@routes.post(
+    "/pipelines/{pipeline}/savepoints",
+    operation_id="take_savepoint",
+    status_code=202,
+    openapi_extra=asks_for("savepoint"),
+)
 async def take_savepoint(asked: Asked, wanted: Savepoint | None = None) -> CommandView:
     """Take a savepoint: a checkpoint that is kept, with a name."""
-    arguments = {"name": wanted.name if wanted else None}
-    return await asked.command(
-        "savepoint", arguments, lambda now: now.need("running", "paused", doing="take a savepoint")
-    )
+    return await asked.command("savepoint", {"name": wanted.name if wanted else None})
 
 
 @routes.delete(
     "/pipelines/{pipeline}/savepoints/{number}",
     operation_id="delete_savepoint",
     status_code=202,
-    openapi_extra=OPERATOR,
+    openapi_extra=asks_for("delete_savepoint"),
 )
 async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandView:
     """Delete a savepoint: its checkpoint is kept no longer than any other."""
@@ -168,11 +162,7 @@ async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandVie
     if entry is None or not entry.kept:
         cause = f"pipeline {asked.found.name} has no savepoint {number}"
         raise Refused(404, cause, "GET .../savepoints lists those that are there")
-    return await asked.command(
-        "delete_savepoint",
-        {"checkpoint": number},
-        lambda now: now.need("running", "paused", "stopped", doing="delete a savepoint"),
-    )
+    return await asked.command("delete_savepoint", {"checkpoint": number})
 
 
 @routes.get("/pipelines/{pipeline}/limits", operation_id="get_limits")
@@ -180,19 +170,22 @@ async def limits(found: Known, control: Shared) -> LimitsView:
     """Return how fast all readers together may SELECT."""
     status = await control.watches.of(found.name).status()
     known = status.leader.get("limits")
-    definition = await asyncio.to_thread(found.definition) or {}
-    snapshot = definition.get("snapshot", {})
     if known is None:
-        known = {key: snapshot.get(f"max_{key}") for key in ("rows_per_second", "bytes_per_second")}
-        return LimitsView(**known, current=False)
+        return LimitsView(**await asyncio.to_thread(_ordered_limits, found), current=False)
     return LimitsView(**known, current=status.current, as_of=status.as_of)
 
 
-@routes.put("/pipelines/{pipeline}/limits", operation_id="set_limits", status_code=202, openapi_extra=OPERATOR)
+def _ordered_limits(found: PipelineStore) -> Mapping[str, float | None]:
+    if (ordered := found.commands.orders().limits) is not None:
+        return ordered
+    snapshot = (found.definition() or {}).get("snapshot", {})
+    return {key: snapshot.get(f"max_{key}") for key in ("rows_per_second", "bytes_per_second")}
+
+
+@routes.put(
+    "/pipelines/{pipeline}/limits", operation_id="set_limits", status_code=202, openapi_extra=asks_for("limits")
+)
 async def set_limits(asked: Asked, wanted: Limits) -> CommandView:
-    """Change how fast all readers together may SELECT, from now on and across restarts."""
-    return await asked.command(
-        "limits",
-        wanted.model_dump(),
-        lambda now: now.need("running", "paused", "stopped", doing="change the limits"),
-    )
+    """Change how fast all readers together may SELECT, from now on and across restarts, until the next such command or
+    a definition with other limits."""
+    return await asked.command("limits", wanted.model_dump())

@@ -19,9 +19,10 @@ from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import definitions
 from cutline.services.control.api.definitions import checked, content_of, merged
-from cutline.services.control.api.dependencies import Flag, Known, Shared, StoreNow, role, router
+from cutline.services.control.api.dependencies import Flag, Known, Shared, StoreNow, asks_for, role, router
 from cutline.services.control.api.editing import Edited
 from cutline.services.control.api.models import CommandView, PipelineView, VersionContent, VersionView
+from cutline.services.control.api.named import reach
 from cutline.services.control.api.paging import WholeList
 from cutline.services.control.api.plan import Plan, plan
 from cutline.services.control.api.problems import Refused, refused
@@ -101,7 +102,7 @@ async def _one(shared: Shared, found: PipelineStore) -> PipelineView:
 
 
 def _stored(found: PipelineStore) -> tuple[dict[str, Any] | None, int, str, int]:
-    """The newest definition and its version, the mode, and how many commands wait."""
+    """The definition in force and its version, the mode, and how many commands wait."""
     version = found.definition_version()
     newest = found.commands.newest_outcome()
     waiting = found.commands.newest() - (newest.n if newest else 0)
@@ -192,14 +193,16 @@ async def create(
     stored, version, mode, _ = await asyncio.to_thread(_stored, found)
     if stored is not None:
         config = checked(config.definition(), base=stored)
+    definitions.allow(config, shared.secrets, stored)
     if dry_run:
         response.status_code = 200
         return await _plan(shared, found, config, stored, version)
     if stored is None:
         try:
+            await shared.sources.run(partial(reach, config.source))
             call = partial(check, config, store_url=shared.store.url, workdir=None)
             definition = await shared.sources.run(call)
-        except ConfigError as error:
+        except (ConfigError, Unavailable) as error:
             raise refused(422, error) from error
         try:
             made = await asyncio.to_thread(found.define, definition)
@@ -249,7 +252,7 @@ async def _plan(
 # Change
 
 
-@routes.put("/pipelines/{pipeline}", operation_id="replace_pipeline", status_code=202, openapi_extra=ADMIN)
+@routes.put("/pipelines/{pipeline}", operation_id="replace_pipeline", status_code=202, openapi_extra=asks_for("define"))
 async def replace(request: Request, edit: Edited) -> CommandView:
     """Replace the definition. Secrets that are sent as the API shows them (`***`) stay as they are."""
     version, stored = await edit.base()
@@ -257,7 +260,7 @@ async def replace(request: Request, edit: Edited) -> CommandView:
     return await edit.define(version, stored, config)
 
 
-@routes.patch("/pipelines/{pipeline}", operation_id="patch_pipeline", status_code=202, openapi_extra=ADMIN)
+@routes.patch("/pipelines/{pipeline}", operation_id="patch_pipeline", status_code=202, openapi_extra=asks_for("define"))
 async def patch(request: Request, edit: Edited) -> CommandView:
     """Change parts of the definition by a JSON merge patch (RFC 7396): null gives a setting its default."""
     version, stored = await edit.base()
@@ -265,16 +268,16 @@ async def patch(request: Request, edit: Edited) -> CommandView:
     return await edit.define(version, stored, checked(merged(stored, content), base=stored))
 
 
-@routes.delete("/pipelines/{pipeline}", operation_id="delete_pipeline", status_code=202, openapi_extra=ADMIN)
+@routes.delete(
+    "/pipelines/{pipeline}", operation_id="delete_pipeline", status_code=202, openapi_extra=asks_for("delete")
+)
 async def delete(
     edit: Edited,
     purge: Annotated[Flag, Query(description="also drop the lake tables that the pipeline wrote")] = False,
 ) -> CommandView:
     """Delete a pipeline with all that the store has of it; the lake tables stay, unless `purge`."""
     await edit.base()
-    return await edit.asked.command(
-        "delete", {"purge": purge}, lambda now: now.need("running", "paused", "stopped", doing="delete")
-    )
+    return await edit.asked.command("delete", {"purge": purge})
 
 
 @routes.post("/pipelines/{pipeline}/plan", operation_id="plan_pipeline", openapi_extra=ADMIN)
@@ -285,6 +288,7 @@ async def planned(request: Request, shared: Shared, found: Known) -> Plan:
     is_patch = definitions.media_type(request) == definitions.MERGE_PATCH
     whole = not is_patch and all(key in content for key in definitions.WHOLE)
     config = checked(content if whole else merged(stored, content), base=stored)
+    definitions.allow(config, shared.secrets, stored)
     return await _plan(shared, found, config, stored, version)
 
 
@@ -311,17 +315,19 @@ async def one_version(found: Known, version: Version) -> VersionContent:
     "/pipelines/{pipeline}/versions/{version}/restore",
     operation_id="restore_version",
     status_code=202,
-    openapi_extra=ADMIN,
+    openapi_extra=asks_for("restore_version"),
 )
 async def restore_version(edit: Edited, version: Version) -> CommandView:
     """Bring an old version back, as a new one with its content."""
     base, stored = await edit.base()
     content = await _content(edit.asked.found, version)
-    return await edit.define(base, stored, PipelineConfig.from_definition(content))
+    return await edit.define(base, stored, PipelineConfig.from_definition(content), "restore_version", known=content)
 
 
 async def _content(found: PipelineStore, version: int) -> dict[str, Any]:
-    content = await asyncio.to_thread(found.definition, version)
+    listed = await asyncio.to_thread(found.versions)
+    known = any(each.version == version for each in listed)
+    content = await asyncio.to_thread(found.definition, version) if known else None
     if content is None:
         raise Refused(404, f"pipeline {found.name} has no version {version}", "GET .../versions lists them")
     return content

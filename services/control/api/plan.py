@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost
 from cutline.services.control.api import definitions
+from cutline.services.control.api.named import reach
 from cutline.services.control.api.problems import split
 from cutline.services.run.preflight import check
 from cutline.services.sources.mysql.binlog_age import if_short, retention
@@ -145,6 +146,7 @@ def _faults(check: Literal["connection", "server and lake"], error: CutlineError
 
 
 def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | None) -> None:
+    reach(config.source)
     hosts = Hosts(config.source)
     with closing(hosts.connect()) as connection:
         server = identify(connection)

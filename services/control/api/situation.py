@@ -1,7 +1,8 @@
 """What a pipeline is doing, for the question whether a command makes sense now.
 
-The mode is the one after all commands that were accepted: whoever stops a pipeline can't pause it a moment later. A
-command that passes here may still be refused by the leader, which knows more and decides in order.
+The mode is the one after all commands that were accepted: whoever stops a pipeline can't pause it a moment later. The
+rules are those of common/commands/rules.py, as the leader has them. A command that passes here may still be refused by
+the leader, which knows more and decides in order.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cutline.common.commands import rules
+from cutline.common.commands.rules import OPERATIONS, PipelineState
 from cutline.common.store.commands import Command, Mode
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
@@ -22,22 +25,17 @@ _AFTER: dict[str, Mode] = {
     "start": "running",
     "delete": "deleting",
 }
-_REMEDIES: dict[Mode, str] = {
-    "running": "pause or stop it first",
-    "paused": "resume it first (POST .../resume)",
-    "stopped": "start it first (POST .../start)",
-    "deleting": "wait until it is gone, or use another name",
-}
+_BEGINS = ("resume", "start", "restore", "define", "cancel_table", "read_again")
+"""Commands after which a halted pipeline tries again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A pipeline now: `mode` after all accepted commands, the newest definition's `version`, the tables' states by name
-    (from the status, else from the newest checkpoint), and the status parts."""
+    """A pipeline now: `state` after all accepted commands, the tables' states by name (from the status, else from the
+    newest checkpoint), and the status parts."""
 
     pipeline: str
-    mode: Mode
-    version: int
+    state: PipelineState
     pending: tuple[Command, ...]
     tables: Mapping[str, Mapping[str, Any]]
     status: Mapping[str, Mapping[str, Any]]
@@ -50,34 +48,21 @@ class Situation:
         reported = (self.status.get("enumerator", {}).get("commands") or {}).get("done")
         return reported is None or reported >= self.finished
 
-    @property
-    def halted(self) -> bool:
-        """Whether the leader gave up until a person acts."""
-        return bool(self.status.get("enumerator", {}).get("halted"))
+    def allow(self, operation: str, arguments: Mapping[str, Any]) -> None:
+        """Raise Refused (409, or 404 for an unknown table) if the operation makes no sense now."""
+        row = OPERATIONS[operation]
+        if (refusal := rules.refusal(operation, self.state, arguments)) is not None:
+            raise Refused(409, *refusal)
+        if row.phases:
+            table = str(arguments["table"])
+            phase = self.tables.get(table, {}).get("phase")
+            if (refusal := rules.table_refusal(operation, table, phase)) is not None:
+                raise Refused(404 if phase is None else 409, *refusal)
 
-    def need(self, *modes: Mode, doing: str) -> None:
-        """Refuse unless the mode is one of these."""
-        if self.mode not in modes:
-            already = self.mode != "deleting" and _AFTER.get(doing) == self.mode
-            mode = "being deleted" if self.mode == "deleting" else self.mode
-            raise Refused(
-                409,
-                f"the pipeline {self.pipeline} is {mode}{' already' if already else ''}",
-                "there is nothing to do" if already else _REMEDIES[self.mode],
-            )
-
-    def table(self, table: str) -> Mapping[str, Any]:
-        """The state of one table; 404 if the pipeline captures none of that name."""
-        found = self.tables.get(table)
-        if found is None:
-            raise Refused(404, f"pipeline {self.pipeline} captures no table {table!r}", "GET .../tables lists them")
-        return found
-
-    def need_phase(self, table: str, *phases: str, remedy: str) -> None:
-        """Refuse unless the table is in one of these phases; `remedy` says what to do then."""
-        self.need("running", "paused", "stopped", doing="change a table")
-        if (phase := self.table(table)["phase"]) not in phases:
-            raise Refused(409, f"the table {table} is {phase}, not {' or '.join(phases)}", remedy)
+    def need_table(self, table: str) -> None:
+        """Raise Refused (404) if the pipeline captures no table of that name."""
+        if table not in self.tables:
+            raise Refused(404, *rules.unknown_table(table))
 
 
 def look(
@@ -86,13 +71,15 @@ def look(
     """Read what the store has and put it together with the status ({}: Redis has none). Blocks: call it in a thread."""
     newest = found.commands.newest_outcome()
     pending = found.commands.list(after=newest.n if newest else 0, limit=1000)
+    leader = status.get("enumerator", {})
+    halted, ended = bool(leader.get("halted")), leader.get("ended") is not None
     mode: Mode = newest.orders.mode if newest else "running"
     for command in pending:
         mode = _AFTER.get(command.kind, mode)
+        halted = halted and command.kind not in _BEGINS
     return Situation(
         pipeline=found.name,
-        mode=mode,
-        version=found.definition_version(),
+        state=rules.state(mode, halted=halted, ended=ended),
         pending=tuple(pending),
         tables=tables,
         status=status,

@@ -7,19 +7,29 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from glob import escape
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from cutline.common.config.pipeline import PipelineConfig, TableOptions, ValuesConfig, options_of, select_tables
+from cutline.common.config.pipeline import (
+    PipelineConfig,
+    TableGlob,
+    TableOptions,
+    ValuesConfig,
+    options_of,
+    select_tables,
+)
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
-from cutline.common.schema import Column, TableSchema, split_table_id
-from cutline.services.control.api.dependencies import Shared, role, router
+from cutline.common.schema import Column, TableSchema
+from cutline.common.table_id import split_table_id, table_id_of
+from cutline.services.control.api.dependencies import Control, Shared, role, router
 from cutline.services.control.api.models import Body
+from cutline.services.control.api.named import reach, source_faults
 from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.plan import named
-from cutline.services.control.api.problems import FieldProblem, refused, split
+from cutline.services.control.api.problems import FieldProblem, Refused, refused, split
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
 from cutline.services.sources.mysql.connection import Source
 from cutline.services.sources.mysql.hosts import Hosts
@@ -41,7 +51,7 @@ class SourceBody(Body):
 class TablesBody(SourceBody):
     """A source and the settings that decide how its tables look in the lake, as in pipeline.yaml."""
 
-    tables: list[str] = Field(default=["*.*"], max_length=1000, examples=[["shop.*"]])
+    tables: list[TableGlob] = Field(default=["*.*"], max_length=1000, examples=[["shop.*"]])
     values: ValuesConfig = Field(default_factory=lambda: ValuesConfig())
     table_options: list[TableOptions] = Field(default_factory=list, max_length=1000)
 
@@ -59,6 +69,7 @@ class SourceSchema(BaseModel):
 
     name: str = Field(examples=["shop"])
     tables: int
+    glob: str = Field(description="all of its tables, as `tables` of a pipeline has them", examples=["shop.*"])
 
 
 class SourceColumn(BaseModel):
@@ -87,11 +98,14 @@ class SourceTable(BaseModel):
 @routes.post("/source/test", operation_id="test_source", openapi_extra=ADMIN)
 async def test(shared: Shared, body: SourceBody) -> SourceTest:
     """Connect to a source, and check the server's settings and the user's grants."""
+    if faults := list(source_faults(body.source, shared.secrets)):
+        return SourceTest(ok=False, server=None, faults=faults)
     return await shared.sources.run(partial(_test, body))
 
 
 def _test(body: SourceBody) -> SourceTest:
     try:
+        reach(body.source)
         hosts = Hosts(body.source)
         with closing(hosts.connect()) as connection:
             server = named(identify(connection), Source.of(body.source, hosts.current))
@@ -109,15 +123,15 @@ def _problems(sentences: Iterable[str]) -> list[FieldProblem]:
 @routes.post("/source/schemas", operation_id="list_source_schemas", openapi_extra=ADMIN)
 async def schemas(shared: Shared, body: SourceBody) -> list[SourceSchema]:
     """List the schemas of a source that its user may see."""
-    names = await _asked(shared, partial(_names, body.source))
-    counted = Counter(split_table_id(name)[0] for name in names)
-    return [SourceSchema(name=name, tables=count) for name, count in sorted(counted.items())]
+    names = await _listed(shared, body.source)
+    counted = sorted(Counter(split_table_id(name)[0] for name in names).items())
+    return [SourceSchema(name=name, tables=count, glob=table_id_of(escape(name), "*")) for name, count in counted]
 
 
 @routes.post("/source/tables", operation_id="list_source_tables", openapi_extra=ADMIN)
 async def tables(shared: Shared, body: TablesBody, page: Newest) -> list[SourceTable]:
     """List tables of a source, with their columns at the source and in the lake, a page at a time."""
-    names = select_tables(body.tables, await _asked(shared, partial(_names, body.source)))
+    names = select_tables(body.tables, await _listed(shared, body.source))
     chosen = page.of(names, key=lambda name: name)
     return await _asked(shared, partial(_described, body, chosen))
 
@@ -130,7 +144,15 @@ async def _asked(shared: Shared, call: Callable[[], T]) -> T:
         raise refused(422, error) from error
 
 
+async def _listed(shared: Control, source: SourceConfig) -> list[str]:
+    """The tables of a request's source. Raises Refused (422)."""
+    if faults := list(source_faults(source, shared.secrets)):
+        raise Refused(422, faults[0].detail, faults[0].remedy, errors=faults)
+    return await _asked(shared, partial(_names, source))
+
+
 def _names(source: SourceConfig) -> list[str]:
+    reach(source)
     with closing(Hosts(source).connect()) as connection:
         return list_tables(connection)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
-from cutline.common.config.pipeline import PipelineConfig, select_tables
+from cutline.common.config.pipeline import PipelineConfig, TableGlob, select_tables
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import choice
+from cutline.common.table_id import split_names, table_id_of
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.definitions import checked, normal
-from cutline.services.control.api.dependencies import TableName, role, router
+from cutline.services.control.api.dependencies import TableName, asks_for, router
 from cutline.services.control.api.editing import Edited
 from cutline.services.control.api.models import Body, CommandView
 from cutline.services.control.api.problems import Refused, refused
@@ -24,7 +24,6 @@ from cutline.services.sources.mysql.catalogue import list_tables
 from cutline.services.sources.mysql.hosts import Hosts
 
 routes = router("tables")
-OPERATOR = role("operator")
 _PATH = "/pipelines/{pipeline}/tables/{table}"
 
 
@@ -44,30 +43,31 @@ class Choice(Body):
 class NewTable(Body):
     """A table, or a glob on several, to be captured too."""
 
-    table: str = Field(
-        min_length=3, max_length=255, description="schema.table, or a glob on it", examples=["shop.returns"]
-    )
+    table: TableGlob = Field(max_length=300, description="schema.table, or a glob on it", examples=["shop.returns"])
 
 
-@routes.post("/pipelines/{pipeline}/tables", operation_id="add_table", status_code=202, openapi_extra=OPERATOR)
+@routes.post(
+    "/pipelines/{pipeline}/tables", operation_id="add_table", status_code=202, openapi_extra=asks_for("add_table")
+)
 async def add(edit: Edited, wanted: NewTable) -> CommandView:
     """Add a table with its history: it is read while the others go on. An exclusion of just that table ends."""
     version, stored = await edit.base()
     config = PipelineConfig.from_definition(stored)
-    patterns = [pattern for pattern in config.tables if pattern != f"!{wanted.table}"]
-    if wanted.table not in patterns and not select_tables(patterns, [wanted.table]):
-        patterns.append(wanted.table)
+    glob = table_id_of(*split_names(wanted.table))
+    patterns = [pattern for pattern in config.tables if pattern != f"!{glob}"]
+    if glob not in patterns and not select_tables(patterns, [glob]):
+        patterns.append(glob)
     if patterns == list(config.tables):
-        raise Refused(409, f"pipeline {config.name} captures {wanted.table} already", "GET .../tables lists its tables")
+        raise Refused(409, f"pipeline {config.name} captures {glob} already", "GET .../tables lists its tables")
     changed = checked({**normal(stored), "tables": patterns})
     try:
         names = await edit.asked.shared.sources.run(partial(_names, config.source))
     except ConfigError as error:
         raise refused(409, error) from error
-    if not changed.select(select_tables([wanted.table], names)):
-        cause = f"the source has no table that {wanted.table} matches"
+    if not changed.select(select_tables([glob], names)):
+        cause = f"the source has no table that {glob} matches"
         raise Refused(409, cause, "correct the name, or GRANT SELECT on the table")
-    return await edit.define(version, stored, changed)
+    return await edit.define(version, stored, changed, "add_table")
 
 
 def _names(source: SourceConfig) -> list[str]:
@@ -75,68 +75,59 @@ def _names(source: SourceConfig) -> list[str]:
         return list_tables(connection)
 
 
-@routes.delete(_PATH, operation_id="remove_table", status_code=202, openapi_extra=OPERATOR)
+@routes.delete(_PATH, operation_id="remove_table", status_code=202, openapi_extra=asks_for("remove_table"))
 async def remove(edit: Edited, table: TableName) -> CommandView:
     """Remove a table from the pipeline; its lake table stays as it is."""
     version, stored = await edit.base()
     config = PipelineConfig.from_definition(stored)
-    (await edit.asked.situation()).table(table)
+    (await edit.asked.situation()).need_table(table)
     patterns = [pattern for pattern in config.tables if pattern != table]
     if select_tables(patterns, [table]):
         patterns.append(f"!{table}")
     if not any(not pattern.startswith("!") for pattern in patterns):
         raise Refused(409, f"{table} is the last table of pipeline {config.name}", "delete the pipeline instead")
-    return await edit.define(version, stored, checked({**normal(stored), "tables": patterns}))
+    return await edit.define(version, stored, checked({**normal(stored), "tables": patterns}), "remove_table")
 
 
-def _in_phase(table: str, *phases: str, remedy: str) -> Callable[[Situation], None]:
-    return lambda now: now.need_phase(table, *phases, remedy=remedy)
-
-
-@routes.post(f"{_PATH}/pause", operation_id="pause_table", status_code=202, openapi_extra=OPERATOR)
+@routes.post(f"{_PATH}/pause", operation_id="pause_table", status_code=202, openapi_extra=asks_for("pause_table"))
 async def pause(asked: Asked, table: TableName) -> CommandView:
     """Pause a table: the lake keeps showing its last publication; the other tables go on."""
-    allow = _in_phase(table, "waiting", "snapshot", "catch-up", "live", remedy="a table that is captured can be paused")
-    return await asked.command("pause_table", {"table": table}, allow)
+    return await asked.command("pause_table", {"table": table})
 
 
-@routes.post(f"{_PATH}/resume", operation_id="resume_table", status_code=202, openapi_extra=OPERATOR)
+@routes.post(f"{_PATH}/resume", operation_id="resume_table", status_code=202, openapi_extra=asks_for("resume_table"))
 async def resume(asked: Asked, table: TableName) -> CommandView:
     """Go on with a paused table."""
-    allow = _in_phase(table, "paused", remedy="only a paused table can be resumed")
-    return await asked.command("resume_table", {"table": table}, allow)
+    return await asked.command("resume_table", {"table": table})
 
 
-@routes.post(f"{_PATH}/read-again", operation_id="read_table_again", status_code=202, openapi_extra=OPERATOR)
+@routes.post(
+    f"{_PATH}/read-again", operation_id="read_table_again", status_code=202, openapi_extra=asks_for("read_table_again")
+)
 async def read_again(asked: Asked, table: TableName) -> CommandView:
     """Read a table again from its beginning; the lake shows the old content until the new one is complete."""
-    phases = ("snapshot", "catch-up", "live", "quarantined", "paused")
-    allow = _in_phase(table, *phases, remedy="a waiting table will be read anyway, and a dropped one can't be")
-    return await asked.command("read_table_again", {"table": table}, allow)
+    return await asked.command("read_table_again", {"table": table})
 
 
-@routes.post(f"{_PATH}/retry", operation_id="retry_table", status_code=202, openapi_extra=OPERATOR)
+@routes.post(f"{_PATH}/retry", operation_id="retry_table", status_code=202, openapi_extra=asks_for("retry_table"))
 async def retry(asked: Asked, table: TableName) -> CommandView:
     """Retry a quarantined table, after its cause was removed."""
-    allow = _in_phase(table, "quarantined", remedy="only a quarantined table can be retried")
-    return await asked.command("retry_table", {"table": table}, allow)
+    return await asked.command("retry_table", {"table": table})
 
 
-@routes.post(f"{_PATH}/forget", operation_id="forget_table", status_code=202, openapi_extra=OPERATOR)
+@routes.post(f"{_PATH}/forget", operation_id="forget_table", status_code=202, openapi_extra=asks_for("forget_table"))
 async def forget(asked: Asked, table: TableName) -> CommandView:
     """Forget a table that was dropped at the source: it disappears from lists, and its lake table stays."""
-    allow = _in_phase(table, "dropped", remedy="only a dropped table can be forgotten; remove a captured one instead")
-    return await asked.command("forget_table", {"table": table}, allow)
+    return await asked.command("forget_table", {"table": table})
 
 
-@routes.post(f"{_PATH}/cancel", operation_id="cancel_table", status_code=202, openapi_extra=OPERATOR)
+@routes.post(f"{_PATH}/cancel", operation_id="cancel_table", status_code=202, openapi_extra=asks_for("cancel_table"))
 async def cancel(asked: Asked, table: TableName) -> CommandView:
     """Cancel the addition of a table that is not live yet."""
-    allow = _in_phase(table, "waiting", "snapshot", "catch-up", remedy="remove a table that is live (DELETE)")
-    return await asked.command("cancel_table", {"table": table}, allow)
+    return await asked.command("cancel_table", {"table": table})
 
 
-@routes.post(f"{_PATH}/lake", operation_id="choose_about_lake", status_code=202, openapi_extra=OPERATOR)
+@routes.post(f"{_PATH}/lake", operation_id="choose_about_lake", status_code=202, openapi_extra=asks_for("lake"))
 async def choose(asked: Asked, table: TableName, chosen: Choice) -> CommandView:
     """Choose about the commits of others for which a table is quarantined: `accept` keeps them, `overwrite` replaces
     them by the source's content. The choice is only about the commits that `seen` names, so it is refused if others
@@ -144,7 +135,6 @@ async def choose(asked: Asked, table: TableName, chosen: Choice) -> CommandView:
     arguments = {"table": table, "choice": chosen.choice, "seen": chosen.seen}
 
     def allow(now: Situation) -> None:
-        now.table(table)
         try:
             arguments["seen"] = choice(now.status, table, chosen.choice, seen=chosen.seen)["seen"]
         except ConfigError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +26,7 @@ from cutline.services.run.preflight import check
 from cutline.services.run.run import Run
 from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until
-from cutline.services.run.workdir import default_workdir, redis_url_of
+from cutline.services.run.workdir import default_workdir, redis_url_of, store_url_of
 from cutline.spark_writer import jars
 
 P = ParamSpec("P")
@@ -47,6 +46,12 @@ def _choice(command: Callable[P, None]) -> Callable[P, None]:
 def workdir_of(pipeline: Path, config: PipelineConfig, given: Path | None) -> Path:
     """The work folder of a pipeline file; `given` on the command line."""
     return (given or default_workdir(pipeline, config)).resolve()
+
+
+def _store_of(pipeline: Path, config: PipelineConfig, workdir: Path | None) -> PipelineStore:
+    """The pipeline's part of the store that its run has, or would have."""
+    url = store_url_of(workdir_of(pipeline, config, workdir), Environment.read())
+    return Store(url).pipeline(config.name)
 
 
 @click.command()
@@ -153,12 +158,10 @@ def define(pipeline: Path, replaces: bool) -> None:
 def _replaced(store: PipelineStore, definition: Mapping[str, Any]) -> str:
     """Command another definition, and wait until a leader has carried it out. Returns what became of it."""
     arguments = {"base": store.definition_version(), "definition": definition, "note": "cutline define --replace"}
-    command = store.commands.add("define", arguments, by="cutline define", now=time.time())
-    ends_at = time.monotonic() + REPLACE_SECONDS
-    while (outcome := store.commands.outcome(command.n)) is None:
-        if time.monotonic() > ends_at:
-            return f"pipeline {store.name} takes its new definition (command {command.n}) once an enumerator leads it"
-        time.sleep(0.5)
+    command = running.ask(store, "define", arguments, by="cutline define")
+    outcome = running.outcome_of(store, command, REPLACE_SECONDS)
+    if outcome is None:
+        return f"pipeline {store.name} takes its new definition (command {command.n}) once an enumerator leads it"
     if outcome.state != "done":
         cause = f"{outcome.cause}; {outcome.remedy}"
         raise ConfigError(f"the new definition of pipeline {store.name} was {outcome.state}: {cause}")
@@ -185,14 +188,13 @@ def where(table: str, pipeline: Path) -> None:
 @click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="The folder given to `run`.")
 @exit_codes
 def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int | None, workdir: Path | None) -> None:
-    """Limit how fast the running PIPELINE reads chunks, until the next call; a limit that is not given is lifted.
+    """Limit how fast PIPELINE reads chunks, from now on and across restarts; a limit that is not given is lifted.
 
-    Returns when a checkpoint has the limits, so that they outlive the leader.
+    It is the command `limits`: in force until the next one, or until a definition with other limits comes into force.
     """
     config = load(pipeline)
-    url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
-    limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
-    asyncio.run(running.throttle(url, config.name, limits))
+    store = _store_of(pipeline, config, workdir)
+    running.throttle(store, Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second))
     rates = [
         f"{rate:,} {unit} a second" for rate, unit in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if rate
     ]
@@ -221,7 +223,8 @@ def overwrite(pipeline: Path, table: str, workdir: Path | None) -> None:
 def _choose(pipeline: Path, table: str, workdir: Path | None, choice: str) -> None:
     config = load(pipeline)
     url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
-    asyncio.run(running.choose(url, config.name, table, choice))
+    status = asyncio.run(running.status_of(url, config.name))
+    running.choose(_store_of(pipeline, config, workdir), status, table, choice)
     click.echo(f"{table}: the choice to {choice} is kept; the table goes on with the next checkpoint")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from cutline.common.errors import NextGeneration, NoTable, SourceLost
-from cutline.common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
+from cutline.common.schema import Column, TableSchema, arrow_type, parse_type
+from cutline.common.table_id import split_table_id, table_id_of
 from cutline.services.sources.mysql.connection import Connection, ask, quoted, quoted_table, translate_errors
 from cutline.services.sources.mysql.server import Server, variables
 
@@ -56,7 +58,7 @@ def list_tables(conn: Connection) -> list[str]:
         f" WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})",
         SYSTEM_SCHEMAS,
     )
-    return sorted(f"{database}.{table}" for database, table in found)
+    return sorted(itertools.starmap(table_id_of, found))
 
 
 # --- what information_schema has --------------------------------------------------------------------------------------
@@ -81,7 +83,7 @@ def _rows_by_table(conn: Connection, sql: str, table_ids: Iterable[str]) -> dict
             marks = ", ".join(["%s"] * len(batch))
             where = "TABLE_SCHEMA = %s AND TABLE_NAME " + (f"IN ({marks})" if step > 1 else "= %s")
             for schema, name, *row in ask(conn, sql.replace("{tables}", where), (database, *batch)):
-                if (rows := found.get(f"{schema}.{name}")) is not None:
+                if (rows := found.get(table_id_of(schema, name))) is not None:
                     rows.append(row)
     return found
 

@@ -43,8 +43,9 @@ from cutline.common.errors import (
     SourceRefused,
     Unavailable,
 )
-from cutline.common.schema import split_table_id
+from cutline.common.table_id import split_table_id
 from cutline.services.sources.mysql import session, tls
+from cutline.services.sources.mysql.login import LoginConnection
 
 Connection: TypeAlias = "_Connection[Cursor]"
 
@@ -167,6 +168,7 @@ class Source:
     user: str
     password: str = field(default="", repr=False)
     tls: TlsConfig | None = None
+    cleartext_password: bool = False
     connect_timeout_seconds: int = CONNECT_TIMEOUT_SECONDS
     read_timeout_seconds: int = 900
 
@@ -187,6 +189,7 @@ class Source:
             user=config.user,
             password=password,
             tls=config.tls,
+            cleartext_password=config.cleartext_password,
             connect_timeout_seconds=config.connect_timeout_seconds,
         )
 
@@ -219,7 +222,9 @@ def connect(source: Source) -> Connection:
 
 
 def _connected(source: Source, context: ssl.SSLContext | None) -> Connection:
-    connection: Connection = pymysql.Connection(
+    connection: Connection = LoginConnection(
+        config=source.tls,
+        cleartext_password=source.cleartext_password,
         host=source.host,
         port=source.port,
         user=source.user,

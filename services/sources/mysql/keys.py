@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from cutline.common.errors import NextGeneration, ProtocolError, SourceLost
-from cutline.common.schema import Column, TableSchema, parse_type, split_table_id
+from cutline.common.schema import Column, TableSchema, parse_type
+from cutline.common.table_id import split_table_id
 from cutline.services.sources.mysql.connection import Connection, ask, quoted, quoted_table
 
 KeyValue = str | dict[str, str]

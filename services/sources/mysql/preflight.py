@@ -15,7 +15,7 @@ from pymysql.constants import COMMAND
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, SourceLost
-from cutline.common.schema import split_table_id
+from cutline.common.table_id import split_table_id, unquoted
 from cutline.services.sources.mysql.catalogue import list_tables
 from cutline.services.sources.mysql.connection import (
     NO_SELECT,
@@ -49,7 +49,7 @@ def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: boo
             )
         faults += reserved.taken(selected, folds_case=folds_case)
         if folds_case:
-            faults += _folded(selected)
+            faults += folded(selected)
         server = identify(conn)
         if config.snapshot.chunks == "exact" and server.mysql and not server.gtid:
             faults.append("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
@@ -57,15 +57,15 @@ def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: boo
         raise ConfigError(*faults)
 
 
-def _folded(tables: Sequence[str]) -> Iterator[str]:
-    """A fault for each table whose name in lower case is that of one before it."""
+def folded(tables: Sequence[str]) -> Iterator[str]:
+    """A fault for each table whose name in lower case, written with a dot between its halves, is that of one before."""
     known: dict[str, str] = {}
     for table_id in tables:
-        other = known.setdefault(table_id.lower(), table_id)
+        other = known.setdefault(unquoted(table_id).lower(), table_id)
         if other != table_id:
             yield (
-                f"the catalogue stores names in lower case, where {other} and {table_id} are the same; leave one of"
-                " them out of tables, or use a catalogue that keeps upper and lower case"
+                f"the catalogue stores names in lower case and with dots between them, where {other} and {table_id} are"
+                " the same; leave one of them out of tables, or use a catalogue that tells them apart"
             )
 
 

@@ -39,11 +39,16 @@ def wanted() -> dict[str, str]:
     return {image.partition(":")[0]: image for image in named}
 
 
+def systems() -> dict[str, Path]:
+    """The folders of the systems that the stand-ins are made of, by suite; the first use makes them by debootstrap."""
+    return {"bookworm": debian("bookworm", ("ca-certificates",)), "sid": debian("sid", SID)}
+
+
 def make(docker: Docker) -> None:
-    """Make every stand-in, in about two minutes; the systems by debootstrap are made once and kept."""
+    """Make every stand-in, in about two minutes."""
     tags = wanted()
-    imported(docker, "cutline-standin/bookworm", debian("bookworm", ("ca-certificates",)))
-    imported(docker, "cutline-standin/sid", debian("sid", SID))
+    for suite, system in systems().items():
+        imported(docker, f"cutline-standin/{suite}", system)
     with tempfile.TemporaryDirectory(prefix="cutline-standin-") as scratch:
         context = Path(scratch) / "debian"
         shutil.copytree(RECIPES / "debian", context)

@@ -318,12 +318,6 @@ MUTANTS = (
         seeds=60,
         first=9430,
     ),
-    mutant(
-        "limits are said to be kept that the checkpoint does not have",
-        LEADER,
-        "self.kept_limits, self.kept_commands = self._saving, ",
-        "self.kept_limits, self.kept_commands = self.enumerator.limits, ",
-    ),
     mutant("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0", first=1000),
     mutant(
         "the stream is read past the stop",

@@ -7,6 +7,7 @@ from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mu
 
 AGENDA = "services/enumerator/agenda.py"
 CHANNELS = "common/mesh/channels.py"
+DEFINITIONS = "common/store/definitions.py"
 SILENCE = "common/mesh/silence.py"
 
 COMMANDS: tuple[Mutant, ...] = (
@@ -39,6 +40,23 @@ COMMANDS: tuple[Mutant, ...] = (
         AGENDA,
         '        return self.orders.mode == "running" or self._next_epoch() is not None',
         "        return True",
+    ),
+    mutant(
+        "an epoch has the limits of its base, not those that were ordered since",
+        LEADER,
+        "        self.enumerator.limits = self.limits  # a restored part has those of its time\n",
+        "",
+    ),
+    mutant(
+        "limits are ordered, and the open epoch is not told",
+        LEADER,
+        "                return self._to_the_enumerator(LimitsOrdered(limits=limits), now)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a definition that failed counts as the newest version",
+        ((DEFINITIONS, "            version = about.base\n", "            version = about.version - 1\n"),),
+        tests="test_commands.py",
     ),
     mutant(
         "the part forgets the commands that it has",

@@ -31,6 +31,7 @@ from itertools import pairwise
 
 from cutline.common.errors import SourceLost
 from cutline.common.schema import TableSchema, parse_type
+from cutline.common.table_id import split_table_id, unquoted
 from cutline.services.sources.mysql.binlog.sql import INTEGERS, ColumnDefinition, NotUnderstood, SqlReader, tokens_of
 
 
@@ -182,8 +183,8 @@ class _Statement:
         databases = {*words, self.sql.db.lower()}
         found = []
         for table_id in self.schemas:
-            database, _, table = table_id.lower().partition(".")
-            if (table in words and database in databases) or table_id.lower() in words:
+            database, table = split_table_id(table_id.lower())
+            if (table in words and database in databases) or unquoted(table_id).lower() in words:
                 found.append(table_id)
         return found
 
@@ -301,7 +302,7 @@ class _Statement:
         return [
             self.restart(table_id, "its database was dropped")
             for table_id in self.schemas
-            if self.folded(table_id.partition(".")[0]) == name
+            if self.folded(split_table_id(table_id)[0]) == name
         ]
 
     def _dml(self) -> list[Effect]:
@@ -322,7 +323,7 @@ class _Statement:
         return [
             self.by_statement(table_id)
             for table_id in self.schemas
-            if table_id in names or table_id.partition(".")[0].lower() in databases
+            if table_id in names or split_table_id(table_id)[0].lower() in databases
         ]
 
     # ---- ALTER TABLE ----

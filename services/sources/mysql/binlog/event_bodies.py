@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cutline.common.table_id import split_table_id, table_id_of
 from cutline.services.sources.mysql.binlog.event_types import (
     EXECUTE_LOAD_QUERY,
     HEADER_BYTES,
@@ -254,12 +255,12 @@ def primary_key(body: bytes) -> dict[str, int]:
 
 
 def described(body: bytes) -> tuple[int, str]:
-    """The table id in a TABLE_MAP (a number), and the table as "db.table"."""
+    """The table id in a TABLE_MAP (a number), and the table's own."""
     size = _byte(body, 8)
     database = body[9 : 9 + size].decode(errors="replace")
     at = 9 + size + 1
     table = body[at + 1 : at + 1 + _byte(body, at)].decode(errors="replace")
-    return table_number(body), f"{database}.{table}"
+    return table_number(body), table_id_of(database, table)
 
 
 def table_number(body: Body) -> int:
@@ -269,8 +270,7 @@ def table_number(body: Body) -> int:
 
 def map_without_columns(table_id: str) -> bytes:
     """A TABLE_MAP without columns, for a decoder that gets no rows."""
-    database, _, table = table_id.partition(".")
-    names = b"".join(bytes([len(name.encode())]) + name.encode() + b"\0" for name in (database, table))
+    names = b"".join(bytes([len(name.encode())]) + name.encode() + b"\0" for name in split_table_id(table_id))
     return bytes(8) + names + b"\0\0"
 
 

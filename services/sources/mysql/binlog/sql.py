@@ -13,6 +13,7 @@ from functools import cache
 from typing import Literal
 
 from cutline.common.schema import MysqlType, column_type
+from cutline.common.table_id import table_id_of
 from cutline.services.sources.mysql.decode.charsets import code_points
 
 _ALIASES = {
@@ -173,15 +174,15 @@ class SqlReader:
         raise NotUnderstood(f"expected a name, not {token.value!r}")
 
     def table(self) -> str:
-        """A table's name as "db.table", with the session's database if it names none."""
+        """A table's id, with the session's database if it names none."""
         if self.peek() == ".":
             self.at += 1
-            return f"{self.db}.{self.identifier()}"
+            return table_id_of(self.db, self.identifier())
         first = self.identifier()
         if self.peek() == ".":
             self.at += 1
-            return f"{first}.{self.identifier()}"
-        return f"{self.db}.{first}"
+            return table_id_of(first, self.identifier())
+        return table_id_of(self.db, first)
 
     def parenthesis(self) -> None:
         """Skip (...) with its contents."""

@@ -52,11 +52,11 @@ export function TablePicker({ source, values, ready, patterns, error, onChange }
   const looked = found?.filter((table) => table.table.toLowerCase().includes(wanted.trim().toLowerCase()));
   const toggle = (pattern, on) => onChange(on ? [...patterns, pattern] : patterns.filter((item) => item !== pattern));
   return html`
-    <div class="row pattern-row"><${TextField} label="Pattern" hint=${html`database.table with <code>*</code>; a leading <code>!</code> excludes. Enter adds it.`} placeholder="shop.*" value=${text} error=${error} onInput=${setText}
+    <div class="row pattern-row"><${TextField} label="Pattern" hint=${html`database.table with <code>*</code>; a leading <code>!</code> excludes, backticks hold a name with a dot. Enter adds it.`} placeholder="shop.*" value=${text} error=${error} onInput=${setText}
       onKeyDown=${(event) => { if (event.key === "Enter") { event.preventDefault(); add(text.trim()); } }} /><${Button} icon="plus" reason=${text.trim() ? null : "type a pattern first"} onClick=${() => add(text.trim())}>Add<//></div>
     ${patterns.length > 0 && html`<ul class="patterns" aria-label="Patterns">${patterns.map((pattern) => html`<li key=${pattern} class="mono">${pattern}<button type="button" aria-label=${`Remove ${pattern}`} onClick=${() => toggle(pattern, false)}><${Icon} name="cross" size=${12} /></button></li>`)}</ul>`}
     ${!ready && html`<p class="quiet small">Test the connection to choose from the databases and to see which tables match.</p>`}
-    ${schemas && html`<div class="schemas">${schemas.map(({ name, tables }) => html`<${CheckField} key=${name} label=${`all of ${name} (${plural(tables, "table")})`} checked=${patterns.includes(`${name}.*`)} onInput=${(on) => toggle(`${name}.*`, on)} />`)}</div>`}
+    ${schemas && html`<div class="schemas">${schemas.map(({ name, tables, glob }) => html`<${CheckField} key=${name} label=${`all of ${name} (${plural(tables, "table")})`} checked=${patterns.includes(glob)} onInput=${(on) => toggle(glob, on)} />`)}</div>`}
     ${failure && html`<${Failure} error=${failure} />`}
     ${found && html`
       ${found.length > MANY && html`<div class="found-find"><${Search} label="Find a table" value=${wanted} onInput=${setWanted} /></div>`}

@@ -81,7 +81,7 @@ function Audit() {
       ${page.items.length === 0 ? html`<${Empty} title="Nothing yet">Each mutating call is listed here: who, what, from where, and its result.<//>` : html`
       <div class="scroll-x" tabindex="0" role="region" aria-label="Audit log"><table class="list rows"><thead><tr><th>When</th><th>Who</th><th>What</th><th>From</th><th>Result</th></tr></thead>
         <tbody>${[...page.items, ...more].map((item) => html`<tr key=${item.request_id}><td class="nowrap" title=${ago(item.at)}>${moment(item.at)}</td><td><b>${item.by ?? "nobody"}</b><div class="small quiet">${item.role ?? ""}</div></td><td class="mono small">${item.method} ${item.path}${item.query && !item.query.includes("cursor=") ? `?${item.query}` : ""}</td><td class="mono small soft" data-label="from">${item.address}</td>
-          <td><${Badge} tone=${good(item) ? "live" : "quarantined"} icon=${good(item) ? "check" : "cross"}>${label(item.status)}<//>${item.cause && html`<div class="small quiet">${sentence(item.cause)}</div>`}</td></tr>`)}</tbody></table></div>
+          <td><${Badge} tone=${good(item) ? "live" : "quarantined"} icon=${good(item) ? "check" : "cross"}>${label(item.status)}${item.count > 1 ? `, ${item.count} times` : ""}<//>${item.cause && html`<div class="small quiet">${sentence(item.cause)}</div>`}</td></tr>`)}</tbody></table></div>
       ${(next === undefined ? page.next : next) && html`<p class="card-foot"><${Button} size="small" onClick=${further}>Older<//></p>`}`}
     <//>`}<//>`;
 }

@@ -91,7 +91,7 @@ function Commands({ pipeline, ask }) {
         <div class="row spread"><span><span class="quiet number">${label(command.number)}</span> <b>${name(command)}</b> <span class="soft">${about(command)}</span></span>
           <span class="badge tone-${STATE_TONES[command.state]}"><${Icon} name=${STATE_ICONS[command.state]} size=${12} />${command.state}</span></div>
         <p class="small quiet">by ${command.by}, ${ago(command.at)}${command.waiting_for ? `; waits for ${command.waiting_for}` : ""}</p>
-        ${["accepted", "running"].includes(command.state) && command.kind !== "cancel" && html`<div class="actions"><${Button} size="small" icon="cross" onClick=${() => ask("cancel_command", { command })}>Cancel<//></div>`}
+        ${["accepted", "running"].includes(command.state) && command.kind !== "cancel_command" && html`<div class="actions"><${Button} size="small" icon="cross" onClick=${() => ask("cancel_command", { command })}>Cancel<//></div>`}
         ${command.cause && html`<p class="small cause">${sentence(command.cause)} ${sentence(command.remedy)}</p>`}
       </li>`)}</ol>`;
 }
