@@ -9,10 +9,10 @@ taken before the ones ahead of them are finished; any other command is alone.
 A command that only the Spark writer can carry out is *apart*: it changes no orders and nobody waits for it. Later ones
 are finished before it; their outcomes name it as open, so that a next leader asks the Spark writer again.
 
-A command is *cancelled* by a later one, `cancel_command`, as long as it has no effect that lasts: while it is queued, while it
-awaits a checkpoint that is not in the journal, or an epoch whose entry is not yet being written. That happens as soon
-as the leader knows of the later command, which itself has its turn when all before it are finished, and tells then
-what became of the other.
+A command is *cancelled* by a later one, `cancel_command`, as long as it has no effect that lasts: while it is queued,
+while it awaits a checkpoint that is not in the journal, or an epoch whose entry is not yet being written. That happens
+as soon as the leader knows of the later command, which itself has its turn when all before it are finished, and tells
+then what became of the other.
 
 - *asked*: the driver carries it out, or looks whether it can be.
 - *machine*: the enumerator has taken it. It is answered once the journal holds a checkpoint whose part has it, also if

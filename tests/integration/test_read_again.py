@@ -61,8 +61,9 @@ def equal(pipeline: Pipeline, generation: int = 2) -> None:
     """This generation is live; the newest cut equals the source, and goes on to."""
 
     def live() -> bool:
-        tables = (pipeline.checkpoint() or records.checkpoint(1)).tables
-        return all(name in tables and tables[name].show and tables[name].generation == generation for name in TABLES)
+        cut = pipeline.checkpoint()
+        found = [cut.tables.get(name) for name in TABLES] if cut is not None else [None]
+        return all(table is not None and table.show and table.generation == generation for table in found)
 
     pipeline.until(live, f"generation {generation}")
     for _ in range(2):

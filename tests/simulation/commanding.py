@@ -55,7 +55,8 @@ class Operators:
         # The others are few, and meet rare things by themselves.
         self.active = self.rng.random() < (0.4 if plain else 0.1)
         self.store = world.store.open()
-        self.store.define({"tables": list(world.shape.tables)})
+        # Not `define`, which would begin a life of its own: the world has one, which all its stores name.
+        self.store._definitions.define({"tables": list(world.shape.tables)}, in_force=1)
         self.refused: dict[int, str] = {}
         self.again = random.Random(f"read again {world.seed}")
         self.reads_again = self.may_read_again and self.again.random() < 0.3  # source.lost_position
