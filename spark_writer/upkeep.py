@@ -111,6 +111,8 @@ class Upkeep:
             oldest = self._newest_before(grace_began, chain)
             if oldest is not None:
                 kept = self._kept_savepoints(oldest.n, now, chain)
+                if not self._store.may_retire(oldest.n, {record.n for record in kept}):
+                    return self._changed
                 before_ms = int(grace_began * 1000)
                 self._expire(newest, oldest, before_ms)
                 self._publications.tidy([*kept, oldest], newest.n, before_ms)
