@@ -10,6 +10,7 @@
 | `NextGeneration`, a SourceLost | reads the table again from its beginning |
 | `NoTable`, a NextGeneration | waits for a table of that name: the table was dropped, which is no fault |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
+| `TableLocked`, an Unavailable | puts its work on this table back, and goes on with others |
 | `NoRoom`, an Unavailable | frees Redis of its own data that it no longer needs |
 | `ServerIdTaken`, an Unavailable | takes another server id, unless the pipeline file sets one |
 
@@ -91,6 +92,15 @@ class NoTable(NextGeneration):
 
 class Unavailable(CutlineError):
     """An outside system did not answer; the same call may succeed later."""
+
+
+class TableLocked(Unavailable):
+    """Another session at the source holds a lock on a table, so it can't be read now; other tables can."""
+
+    def __init__(self, cause: str, table: str) -> None:
+        """Take the cause (one sentence with the remedy) and the table that it concerns."""
+        super().__init__(cause)
+        self.table = table
 
 
 class NoRoom(Unavailable):

@@ -1,8 +1,8 @@
 """The log of a service process: one place that says how its lines look, and what they are about.
 
-`about` and `note` say which pipeline, epoch or checkpoint the code at hand works for; tasks and `OneThread` calls begun
-there inherit it. A JSON line has that as fields, and whatever a call gives in `extra`: `table`, `checkpoint`, `cause`.
-If a message has an exception among its arguments, that is the cause.
+`about` and `note` say which pipeline, epoch or checkpoint the code at hand works for; tasks and calls in `Threads`
+begun there inherit it. A JSON line has that as fields, and whatever a call gives in `extra`: `table`, `checkpoint`,
+`cause`. If a message has an exception among its arguments, that is the cause.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ service was asked to end. Nothing is asked but Redis and the service itself, wit
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import os
 import socket
@@ -18,12 +17,14 @@ import ssl
 import sys
 from collections.abc import Sequence
 
+from cutline.common import threads
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.redis import connect
 
 TIMEOUT_SECONDS = 3.0
+_ASKING = threads.Threads("health")
 
 
 async def examine(environment: Environment, *, live: bool = False) -> tuple[bool, str]:
@@ -62,7 +63,7 @@ async def _fault(service: Service, environment: Environment, *, live: bool) -> s
     if service.leaving:
         return f"{service.role} {service.incarnation} is ending"
     if service.role == "control":
-        return await asyncio.to_thread(_unready, environment)
+        return await _ASKING.call(_unready, environment)
     return None
 
 
@@ -91,7 +92,7 @@ def _unready(environment: Environment) -> str | None:
 def main(arguments: Sequence[str]) -> int:
     """Print the sentence; return the exit code."""
     try:
-        works, sentence = asyncio.run(examine(Environment.read(), live="--live" in arguments))
+        works, sentence = threads.run(examine(Environment.read(), live="--live" in arguments))
     except ConfigError as error:
         works, sentence = False, "; ".join(error.faults)
     except CutlineError as error:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 
-from cutline.common import logs
+from cutline.common import logs, threads
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.host import raise_open_files
@@ -27,18 +27,18 @@ REDIS_SECONDS = LEASE_SECONDS / 3
 async def run(environment: Environment) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError or Unavailable if Spark can't be started."""
     store, properties = Store(environment.need_store_url()), environment.spark()
-    stop = threading.Event()
+    stop, serving = threading.Event(), threads.Threads("serve")
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if environment.redis_url is None:
-        await asyncio.to_thread(serve, store, stop, properties=properties)
+        await serving.call(serve, store, stop, properties=properties)
         return
     redis = connect(environment.redis_url, timeout_seconds=REDIS_SECONDS)
     replica = Replica(redis, stop)
     leading = asyncio.create_task(replica.run())
     leading.add_done_callback(lambda _: stop.set())
     try:
-        await asyncio.to_thread(serve, store, stop, replica.leads, properties=properties)
+        await serving.call(serve, store, stop, replica.leads, properties=properties)
         if leading.done():
             leading.result()
     finally:
@@ -55,7 +55,7 @@ def main() -> int:
         environment = Environment.read()
         logs.configure(environment)
         raise_open_files()
-        asyncio.run(run(environment))
+        threads.run(run(environment))
     except CutlineError as error:
         print(f"cutline spark_writer: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1

@@ -62,6 +62,7 @@ from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.plan import TableStep, catch_up_plans, table_steps
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import quarantine, read_again
+from cutline.spark_writer.retention import tags_of
 from cutline.spark_writer.session import first_line
 from cutline.spark_writer.staged import StagedLost, adopt
 from cutline.spark_writer.tables import Tables
@@ -102,6 +103,8 @@ class Incarnation:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="cutline-table", initializer=noted)
         self._files = ThreadPoolExecutor(4, thread_name_prefix="cutline-file", initializer=noted)
         w = lake.w = store.claim()
+        kept = retention or RetentionConfig()
+        lake.grace_began = lambda: clock() - kept.grace_seconds
         self._journal = JournalView(store)
         newest = self._journal.newest_published
         published = store.publication(newest) if newest is not None else None
@@ -475,6 +478,8 @@ class Incarnation:
         if any(self._store.publication(slot) is not None for slot in between):
             # A table that this record does not show at its own cut would fall back behind those publications.
             raise Unavailable(f"another Spark writer has published up to {record.n}; starting again after it")
+        if self._store.deleting() or self._store.has_ended():
+            raise Unavailable(f"pipeline {self._store.name} is deleted; publication {record.n} is not made")
         if not self._store.publish(record):
             raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
         self._reached("published")
@@ -483,6 +488,12 @@ class Incarnation:
         progress.published, self._kept_pending = record, False
         progress.applies.published(record.n, record.published_at)
         self._show(record)
+
+    def _left_behind(self) -> list[int]:
+        """The publications that a restore has left behind."""
+        numbers = self._store.publication_numbers()  # before the chain, which then has those of other starts too
+        chain = follow(self._store.last_slot(), self._store.entry)
+        return [n for n in numbers if n not in chain]
 
     def _settle(self, batch: Batch) -> None:
         """Look again for commits of others to the tables that are about to move; apply again on top of a rewrite."""
@@ -530,16 +541,14 @@ class Incarnation:
 
         shown, failed = self.tables.sparing([table for table in record.tables if has_moved(table)], show, str)
         if record.kept:
-            # A restore to this cut continues from `work`. While a table is not live, only this tag keeps that snapshot.
+            # A restore to this cut shows what `main` shows now, and continues from `work`.
             waiting = [
-                (table_id, table.work.snapshot_id)
-                for table_id, table in record.tables.items()
-                if table.work is not None and not table.shown
+                table_id for table_id, table in record.tables.items() if not table.shown and tags_of(record, table_id)
             ]
             _, untagged = self.tables.sparing(
-                waiting, lambda item: self.tables.get(item[0]).tag(f"work_{n}", item[1]), lambda item: str(item[0])
+                waiting, lambda table_id: self.tables.get(table_id).tag(tags_of(record, table_id)), str
             )
-            failed += [(table_id, error) for (table_id, _), error in untagged]
+            failed += untagged
         for table_id, error in failed:
             table = record.tables[table_id]
             if table.shown and table_id not in progress.quarantined:
@@ -556,7 +565,7 @@ class Incarnation:
         self._reached("shown")
         if not all(moved for _, moved in shown):
             raise Unavailable(f"another Spark writer moved main meanwhile (this one is {progress.w}); starting again")
-        self._publications.write(record, before)
+        self._publications.write(record, before, self._left_behind() if before is None else ())
         self._reached("recorded")
         self._shown = record
         took = time.monotonic() - began

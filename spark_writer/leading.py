@@ -1,7 +1,7 @@
 """Several Spark writers of one store: each pipeline is led by one of them, the others stand by.
 
-**A lease for each pipeline** (`cutline:lease:{pipeline}:spark_writer` in Redis, 5 s, renewed each half second) says who
-leads it. Each Spark writer looks at presence and leases, and computes by the same rule (shares.py) to whom each
+**A lease for each pipeline** (`cutline:lease:{name}.{id}:spark_writer` in Redis, 5 s, renewed each half second) says
+who leads it. Each Spark writer looks at presence and leases, and computes by the same rule (shares.py) to whom each
 pipeline belongs. It takes free leases of its own share; it gives away those that belong to another, once nothing is
 applied that is not published, and goes on leading where a full Redis refuses that. A Spark writer has a share once its
 Spark runs, and none once it was asked to end. If one is killed, or its JVM or its store hangs for HUNG_SECONDS, its
@@ -48,6 +48,7 @@ from cutline.common.mesh.lease import Lease, lease_name, owners, renew
 from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, Service
 from cutline.common.mesh.usage import Usage
+from cutline.common.store.lives import Key, name_of
 from cutline.spark_writer.serve import Lead
 from cutline.spark_writer.shares import shared
 
@@ -83,18 +84,18 @@ class Replica:
         )
         self._usage, self._lines = Usage(), kept_here()
         logs.note_service(self._service.incarnation)
-        self._pipelines: tuple[str, ...] | None = None
+        self._pipelines: tuple[Key, ...] | None = None
         self._served_at = 0.0
-        self._leads: dict[str, Lead] = {}
-        self._shown: dict[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], float]] = {}
-        self._given: dict[str, set[bytes]] = {}  # the requests that a lead's thread has got
-        self._free: set[str] = set()
+        self._leads: dict[Key, Lead] = {}
+        self._shown: dict[Key, tuple[Mapping[str, Any] | None, Mapping[str, Any], float]] = {}
+        self._given: dict[Key, set[bytes]] = {}  # the requests that a lead's thread has got
+        self._free: set[Key] = set()
         self._settled_at = self._keeps_until = float("-inf")
-        self._stands_by: dict[str, str] = {}
+        self._stands_by: dict[Key, str] = {}
         self._error: Exception | None = None  # of this look
         self._logged: type[Exception] | None = None
 
-    def leads(self, pipelines: Collection[str]) -> Mapping[str, Lead]:
+    def leads(self, pipelines: Collection[Key]) -> Mapping[Key, Lead]:
         """Return the pipelines that this process leads; `pipelines` are those of the store. Spark must run by now.
 
         The thread of serve.py calls it.
@@ -188,7 +189,8 @@ class Replica:
             if ours:
                 lead.sure_until = asked_at + LEASE_SECONDS
             elif ours is False:
-                logger.warning("pipeline %s: this Spark writer's lease was lost; ending after the current step", name)
+                text = "pipeline %s: this Spark writer's lease was lost; ending after the current step"
+                logger.warning(text, name_of(name))
                 self._forget(name)
 
     async def _show(self) -> None:
@@ -206,7 +208,7 @@ class Replica:
                     given.add(request)
                     self._leads[name].requests.append(request)
 
-    async def _show_status(self, name: str, status: Mapping[str, Any]) -> None:
+    async def _show_status(self, name: Key, status: Mapping[str, Any]) -> None:
         shown, requested, shown_at = self._shown.get(name, (None, {}, float("-inf")))
         due, read_again = time.monotonic() - shown_at >= AGAIN_SECONDS, status.get("read_again") or {}
         if status is shown and not due:
@@ -220,7 +222,7 @@ class Replica:
                 await self._registry.request(name, request)
         self._shown[name] = (status, read_again, time.monotonic() if due else shown_at)
 
-    async def _share(self, names: set[str], *, leaving: bool) -> None:
+    async def _share(self, names: set[Key], *, leaving: bool) -> None:
         """Take what belongs to this process, and give away what does not."""
         ours, ordered = self._service.incarnation, sorted(names | self._leads.keys())
         found = await owners(self._redis, [lease_name(name, SPARK_WRITER) for name in ordered])
@@ -238,7 +240,7 @@ class Replica:
         self._free = names - led.keys()
 
     async def _decide(
-        self, name: str, owner: str | None, successor: str | None, *, removed: bool, leaving: bool
+        self, name: Key, owner: str | None, successor: str | None, *, removed: bool, leaving: bool
     ) -> None:
         lead, ours, now = self._leads.get(name), self._service.incarnation, time.monotonic()
         if lead is not None:
@@ -249,7 +251,7 @@ class Replica:
                 if removed:
                     await self._registry.drop_status(name, SPARK_WRITER)  # written since the enumerator forgot it
             elif successor not in (None, ours) and not lead.hand_over.is_set() and now >= self._keeps_until:
-                logger.info("pipeline %s: it is handed over to %s after the next publication", name, successor)
+                logger.info("pipeline %s: it is handed over to %s after the next publication", name_of(name), successor)
                 lead.hand_over.set()
         elif owner == ours:
             await (self._end(name, successor) if leaving else self._take(name))
@@ -257,20 +259,20 @@ class Replica:
             if successor == ours and name in self._free and now >= self._settled_at:
                 await self._take(name)
         elif owner != self._stands_by.get(name):
-            logger.info("pipeline %s: led by %s; this Spark writer (%s) stands by", name, owner, ours)
+            logger.info("pipeline %s: led by %s; this Spark writer (%s) stands by", name_of(name), owner, ours)
             self._stands_by[name] = owner
 
-    async def _take(self, name: str) -> None:
+    async def _take(self, name: Key) -> None:
         asked_at = time.monotonic()
         if await self._lease(name).acquire():
             lead = Lead(sure_until=asked_at + LEASE_SECONDS)
             with self._sparing():  # until the first report, the status is what the last leader reported
                 lead.status = dict((await self._registry.status(name)).get(SPARK_WRITER, {}))
-            logger.info("pipeline %s: led by this Spark writer (%s)", name, self._service.incarnation)
+            logger.info("pipeline %s: led by this Spark writer (%s)", name_of(name), self._service.incarnation)
             self._stands_by.pop(name, None)
             self._leads[name] = lead
 
-    async def _end(self, name: str, successor: str | None) -> None:
+    async def _end(self, name: Key, successor: str | None) -> None:
         """Pass a lease on; without a successor it is free at once.
 
         If we are the successor, or Redis refuses, the next look finds the lease ours and takes the pipeline again.
@@ -285,12 +287,12 @@ class Replica:
             self._keeps_until = time.monotonic() + KEEP_SECONDS
             raise
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: Key) -> None:
         """Lead a pipeline no more, if we do."""
         if name in self._leads:
             self._leads.pop(name).stop.set()
         self._shown.pop(name, None)
         self._given.pop(name, None)
 
-    def _lease(self, name: str) -> Lease:
+    def _lease(self, name: Key) -> Lease:
         return Lease(self._redis, lease_name(name, SPARK_WRITER), self._service.incarnation, LEASE_SECONDS)

@@ -94,7 +94,7 @@ class Rewriting:
             if died is None:
                 self._remove()
                 return head
-            added = [] if self._path is None else [table.data_file(self._path)]
+            added = [] if self._path is None else [table.data_file(self._path, layout)]
             deleted = [] if self._path is None else _vectors(table, self._path, died, layout)
             return table.commit(
                 branch=branch,

@@ -2,7 +2,7 @@
 
 A process alone serves every pipeline of the store; among several, each serves those that it leads (leading.py). A
 pipeline that comes back while its last step here still goes on gets another thread at once: the claim w fences the old
-one.
+one. One that was deleted and made again is another pipeline (store/lives.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer import catalogue, session
@@ -76,9 +77,9 @@ class Everything:
     """Leads every pipeline, for a process without others beside it."""
 
     def __init__(self) -> None:
-        self._leads: dict[str, Lead] = {}
+        self._leads: dict[Key, Lead] = {}
 
-    def __call__(self, pipelines: Collection[str]) -> Mapping[str, Lead]:
+    def __call__(self, pipelines: Collection[Key]) -> Mapping[Key, Lead]:
         """Return a lead for each pipeline of the store."""
         for name in self._leads.keys() - set(pipelines):  # removed from the store
             self._leads.pop(name).stop.set()
@@ -91,16 +92,16 @@ class Everything:
 def serve(
     store: Store,
     stop: threading.Event,
-    leads: Callable[[Collection[str]], Mapping[str, Lead]] | None = None,
+    leads: Callable[[Collection[Key]], Mapping[Key, Lead]] | None = None,
     *,
     properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve the pipelines of the store, also those defined later, each lead in a thread of its own, until `stop`.
 
-    `leads`, called with all pipelines each LOOK_SECONDS once Spark runs, returns those to serve; without it all are
-    served. It is not called while the store can't list them. Spark starts with these `properties` and with those of the
-    pipelines that are defined by then, which win. Raises ConfigError or Unavailable if Spark can't be started or has
-    ended.
+    `leads`, called with the keys of all pipelines each LOOK_SECONDS once Spark runs, returns those to serve; without it
+    all are served. It is not called while the store can't list them. Spark starts with these `properties` and with
+    those of the pipelines that are defined by then, which win. Raises ConfigError or Unavailable if Spark can't be
+    started or has ended.
     """
     leads = leads or Everything()
     spark = session.start({**(properties or {}), **_spark_settings(store)})
@@ -109,18 +110,22 @@ def serve(
     try:
         while not stop.is_set():
             try:
-                names = store.pipelines()
+                lives = {life.key: life for life in store.lives()}
             except Exception as error:
                 if str(error) != failure:
                     logger.warning("the store's pipelines could not be listed: %s", error)
                 failure = str(error)
             else:
                 failure = ""
-                for name, lead in leads(names).items():
-                    if not lead.served:
-                        lead.served = True
-                        run = _applier(store, name, spark, lead).run
-                        threads[lead] = threading.Thread(target=run, name=f"cutline-{name}", daemon=True)
+                for key, lead in leads(lives.keys()).items():
+                    if lead.served:
+                        continue
+                    lead.served = True
+                    if key not in lives:  # deleted since the lease was taken
+                        lead.ended.set()
+                    else:
+                        run = _applier(store.open(lives[key]), store.url, spark, lead).run
+                        threads[lead] = threading.Thread(target=run, name=f"cutline-{name_of(key)}", daemon=True)
                         threads[lead].start()
             threads = {lead: thread for lead, thread in threads.items() if thread.is_alive()}
             _check(spark)
@@ -155,14 +160,14 @@ def _check(spark: Any) -> None:
         raise Unavailable("Spark has stopped; starting again")
 
 
-def _applier(store: Store, name: str, spark: Any, lead: Lead) -> PipelineApplier:
-    pipeline = store.pipeline(name)
+def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) -> PipelineApplier:
+    name = pipeline.name
 
     def open_lake(version: int) -> tuple[Lake, PipelineConfig]:
         definition = pipeline.definition(version)
         if definition is None:
             raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
-        if faults := catalogue.faults(definition["sink"], store.url):
+        if faults := catalogue.faults(definition["sink"], store_url):
             raise ConfigError(*faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(spark, definition["sink"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+K = TypeVar("K", bound=str)
 
 
-def shared(pipelines: Collection[str], replicas: Collection[str], led: Mapping[str, str]) -> dict[str, str]:
+def shared(pipelines: Collection[K], replicas: Collection[str], led: Mapping[K, str]) -> dict[K, str]:
     """Return which replica each pipeline belongs to; {} without replicas. `led` says which one leads it now.
 
     The numbers of pipelines of any two replicas differ by one at most. A pipeline stays where it is unless its replica

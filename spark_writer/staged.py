@@ -80,12 +80,12 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
     if as_it_is and record.metrics and _fits(staged.schema.arrow, layout) and has_default_metrics(jvm, java):
         path = table.new_file(f"{uuid.uuid4().hex}.parquet")
         _put_unread(store, record, path)
-        return [described(jvm, java.spec(), path, rows=record.rows, size=record.size, metrics=record.metrics)]
+        return [described(jvm, table.spec_of(layout), path, rows=record.rows, size=record.size, metrics=record.metrics)]
     with _verified(store, staged) as file:
         if as_it_is and _fits(file.schema_arrow, layout):
             path = table.new_file(f"{uuid.uuid4().hex}.parquet")
             put_file(store.location(record.path), path, record.sha256)
-            return [table.data_file(path)]
+            return [table.data_file(path, layout)]
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
         rows = (project(group, staged.schema, layout) for group in groups)
         return write_rows(table, layout, rows)

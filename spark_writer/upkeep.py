@@ -9,15 +9,17 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.errors import CutlineError
+from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.measures import OTHERS
-from cutline.common.store.chain import Chain, follow
+from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.key_index import KeyIndexes
@@ -35,12 +37,14 @@ from cutline.spark_writer.iceberg.publications import PUBLICATIONS, Publications
 from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import may_be_own
+from cutline.spark_writer.retention import Retained, retained, tags_of
 from cutline.spark_writer.rewriting import Rewriting
 from cutline.spark_writer.session import first_line
 from cutline.spark_writer.tables import Tables
 
 logger = logging.getLogger("cutline.spark_writer")
 EXPIRE_SECONDS = 600.0
+ASK_SECONDS = 1.0
 COMPACTION_REST = 4.0
 """Seconds of rest after each second of compaction; large rounds and others rest apart."""
 
@@ -79,6 +83,8 @@ class Upkeep:
         self._clock = clock
         self.view: Future[None] | None = None
         self.sweeping: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._asked_at = float("-inf")
         self._to_compact: dict[str, None] = {}
         self._to_expire: set[str] = set()
         self._released: set[str] = set()  # files of the store that tables of the lake named
@@ -108,17 +114,23 @@ class Upkeep:
             grace_began = now - self.retention.grace_seconds
             # The whole chain: that of the journal view ends with the epoch of the newest publication.
             chain = follow(self._store.last_slot(), self._store.entry)
-            oldest = self._newest_before(grace_began, chain)
-            if oldest is not None:
-                kept = self._kept_savepoints(oldest.n, now, chain)
-                if not self._store.may_retire(oldest.n, {record.n for record in kept}):
+            found = retained(
+                self._records(), chain=chain, now=now, settings=self.retention, released=self._store.released()
+            )
+            if found is not None:
+                kept = {record.n for record in found.savepoints}
+                if not self._store.may_retire(found.oldest.n, kept):
                     return self._changed
+                for record in found.released:
+                    self._untag(record)
                 before_ms = int(grace_began * 1000)
-                self._expire(newest, oldest, before_ms)
-                self._publications.tidy([*kept, oldest], newest.n, before_ms)
+                self._expire(newest, found, before_ms)
+                self._publications.tidy([*found.savepoints, found.oldest], newest.n, before_ms)
                 if self.sweeping is None or not self.sweeping.is_alive():
-                    work = (oldest.n, {record.n for record in kept}, self._to_search(newest, now), grace_began)
-                    self.sweeping = threading.Thread(target=self._sweep, args=work, daemon=True)
+                    work = (found.oldest.n, kept, self._to_search(newest, now), grace_began)
+                    self.sweeping = threading.Thread(
+                        target=self._sweep, args=work, name="cutline-sweep", daemon=True
+                    )
                     self.sweeping.start()
         if now >= self._compact_at:
             self._compact(newest, waiting=self._journal.has_more())
@@ -139,7 +151,8 @@ class Upkeep:
         return {"files": files, "compaction": {"tables": len(self._to_compact), "files": waiting}}
 
     def close(self) -> None:
-        """Give up what runs beside the applies and would commit later."""
+        """Give up what runs beside the applies and would commit later; a sweep ends before its next removal."""
+        self._closed.set()
         if self._rewriting is not None:
             self._rewriting.abandon()
 
@@ -245,52 +258,29 @@ class Upkeep:
 
     # Expiry
 
-    def _newest_before(self, moment: float, chain: Chain) -> Publication | None:
-        """Return the chain's newest publication at or before `moment`: a restore may still go back to it."""
+    def _records(self) -> Iterator[Publication]:
+        """All publications, newest first."""
         for n in reversed(self._store.publication_numbers()):
-            record = self._store.publication(n) if n in chain else None
-            if record is not None and record.published_at <= moment:
-                return record
-        return None
-
-    def _kept_savepoints(self, n: int, now: float, chain: Chain) -> list[Publication]:
-        """Return the savepoints before publication `n` that retention keeps, in order; drop the tags of all others."""
-        numbers = self._store.publication_numbers()
-        older = [record for at in numbers if at < n and (record := self._store.publication(at)) and record.kept]
-        on_chain = sorted((record for record in older if record.n in chain), key=lambda each: -each.n)
-        newer = sum(record.kept for at in numbers if at >= n and (record := self._store.publication(at)))
-        released = self._store.released()
-        days = self.retention.savepoint_days
-        kept = [
-            record
-            for record in on_chain[: max(0, self.retention.savepoints - newer)]
-            if record.n not in released and (days is None or record.published_at >= now - days * 86400)
-        ]
-        for record in older:
-            if record not in kept:
-                self._untag(record)
-        return kept[::-1]
+            record = self._store.publication(n)
+            if record is not None:
+                yield record
 
     def _untag(self, record: Publication) -> None:
         """Drop the tags of a savepoint."""
-        snapshots = {
-            table_id: table.work.snapshot_id for table_id, table in record.tables.items() if table.work is not None
-        }
 
         def untag(table_id: str) -> None:
             try:
                 table = self._lake.load(table_id)
                 if table is not None:
-                    tags = (f"checkpoint_{record.n}", f"work_{record.n}")
-                    table.untag(dict.fromkeys(tags, snapshots[table_id]))
+                    table.untag(tags_of(record, table_id))
                     self._to_expire.add(table_id)
             except Exception as error:
                 self._skip(table_id, error)
 
-        self._tables.each(snapshots, untag)
+        self._tables.each([table_id for table_id in record.tables if tags_of(record, table_id)], untag)
 
-    def _expire(self, newest: Publication, oldest: Publication, before_ms: int) -> None:
-        """Remove branches and snapshots that only older starts, or publications before `oldest`, needed."""
+    def _expire(self, newest: Publication, kept: Retained, before_ms: int) -> None:
+        """Remove branches and snapshots that only older starts, or publications that go, needed."""
 
         def work_of(record: Publication, table_id: str) -> Work | None:
             table = record.tables.get(table_id)
@@ -301,18 +291,23 @@ class Upkeep:
 
         def expire_one(table_id: str) -> None:
             # The snapshots from which the oldest and the newest publication continue stay: the heads may be newer.
-            works = (work_of(record, table_id) for record in (oldest, newest))
+            works = (work_of(record, table_id) for record in (kept.oldest, newest))
             named = {work.snapshot_id for work in works if work}
             try:
                 table = self._tables.get(table_id)
                 made_ms = [ms for snapshot in named if (ms := table.made_ms(snapshot)) is not None]
                 drop_branches(table, ours=branch)
-                found = expire(table, before_ms=min(before_ms, *made_ms), store=self._store.location("staged/"))
+                found = expire(
+                    table,
+                    before_ms=min(before_ms, *made_ms),
+                    kept=kept.of(table_id),
+                    store=self._store.location("staged/"),
+                )
                 self._released.update(found)
             except Exception as error:
                 self._skip(table_id, error)
             work = self._progress.work.get(table_id)
-            if work is not None and named == {work.snapshot_id}:  # nothing older is left to expire
+            if work is not None and set(kept.of(table_id)) == {work.snapshot_id}:  # nothing older is left to expire
                 self._to_expire.discard(table_id)
 
         self._tables.each(ours, expire_one)
@@ -347,6 +342,18 @@ class Upkeep:
 
     # The store
 
+    def _ask(self) -> None:
+        """Raise Unavailable if this start, or its pipeline, has ended: the sweep asks before each removal. The store is
+        asked once a second."""
+        if self._closed.is_set():
+            raise Unavailable("this start of the Spark writer has ended")
+        if time.monotonic() - self._asked_at >= ASK_SECONDS:
+            if self._store.deleting() or self._store.has_ended():
+                raise Unavailable("the pipeline is deleted")
+            if (newest := self._store.newest_claim()) > self._progress.w:
+                raise Unavailable(f"start {newest} of the Spark writer has taken over from {self._progress.w}")
+            self._asked_at = time.monotonic()
+
     def _sweep(self, n: int, kept: Collection[int], tables: Collection[str], before: float) -> None:
         """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`;
         then the key indexes of tables that are gone, and what older starts left in these tables before the time
@@ -354,11 +361,12 @@ class Upkeep:
         """
         try:
             released = set(self._released)
-            self._store.retire(n, kept, released)
+            self._store.retire(n, kept, released, ask=self._ask)
             self._released.difference_update(released)
             published = self._progress.published
             shown = published.tables if published is not None else {}
             gone = {table_id for table_id, table in shown.items() if table.state == "dropped"}
+            self._ask()
             self._indexes.sweep({*shown, *tuple(self._progress.work)} - gone)
         except CutlineError as error:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
@@ -367,4 +375,6 @@ class Upkeep:
         if tables:
             self._lake.activate()
         for table_id in tables:
-            self._remove_orphans(table_id, before)
+            with suppress(CutlineError):
+                self._ask()
+                self._remove_orphans(table_id, before)

@@ -39,6 +39,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.mesh.redis import Command, Wire, answered
 from cutline.common.mesh.silence import Silence
+from cutline.common.store.lives import Key
 
 FRAGMENT_BYTES = 8 << 20
 LEAST_CREDIT_BYTES = 64 << 10
@@ -70,7 +71,7 @@ class ChannelLost(Unavailable):
         self.cause = cause
 
 
-def stream_name(pipeline: str, epoch: int, sender: str, receiver: str) -> str:
+def stream_name(pipeline: Key, epoch: int, sender: str, receiver: str) -> str:
     """Name the stream from `sender` to `receiver` in one epoch of a pipeline."""
     return f"cutline:{pipeline}:{epoch}:{sender}>{receiver}"
 
@@ -93,7 +94,7 @@ async def create(
         await wire.close()
 
 
-async def drop(redis: Redis, pipeline: str, *, before: int) -> int:
+async def drop(redis: Redis, pipeline: Key, *, before: int) -> int:
     """Remove the streams of a pipeline's epochs below `before`; return their number.
 
     Members of such an epoch can no longer send. Raises Unavailable.
@@ -112,7 +113,7 @@ return redis.call('UNLINK', KEYS[2])
 """
 
 
-async def free(redis: Redis, pipeline: str, lease: str) -> int:
+async def free(redis: Redis, pipeline: Key, lease: str) -> int:
     """Remove all streams of a pipeline without a leader; its next leader starts a new epoch anyway.
 
     For a candidate that can't take the key `lease` because Redis is full. Returns the number of streams removed: 0 if
@@ -125,7 +126,7 @@ async def free(redis: Redis, pipeline: str, lease: str) -> int:
     return freed
 
 
-async def _streams(redis: Redis, pipeline: str) -> AsyncIterator[tuple[str, int]]:
+async def _streams(redis: Redis, pipeline: Key) -> AsyncIterator[tuple[str, int]]:
     """The streams of a pipeline's epochs, each with its epoch."""
     prefix = f"cutline:{pipeline}:"
     pattern = "".join(f"[{c}]" if c in "*?[]\\" else c for c in prefix) + "*"

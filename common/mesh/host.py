@@ -12,7 +12,7 @@ The order of durability for the whole of Cutline. No part of a step may happen b
 A message is *taken* (trimmed from its stream, its credit returned) once all effects of its fact are carried out.
 If any task of an epoch fails, all tasks of that epoch stop and the service's presence reports the cause; the leader
 starts the next epoch. Blocking calls run in threads, awaited or behind `Loop.spawn`: calls to the store in the store's
-threads (`in_store`), calls to a source in a thread of that source (`OneThread`), so that neither waits for the other.
+threads (`in_store`), calls to a source in threads of that pipeline (`Threads`), so that neither waits for the other.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from cutline.common import logs
+from cutline.common import logs, threads
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable, lost
 from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, in_store, together
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.usage import Usage
+from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 
@@ -64,8 +65,8 @@ class Host:
         self.registry = Registry(redis)
         self.incarnation = f"{role}-{secrets.token_hex(6)}"
         logs.note_service(self.incarnation)
-        self.failed: dict[str, GaveUp] = {}
-        self.leads: set[str] = set()
+        self.failed: dict[Key, GaveUp] = {}
+        self.leads: set[Key] = set()
         self.asked_to_end = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._end)
@@ -109,7 +110,7 @@ class Host:
 
     async def serve(self, join: Join) -> None:
         """Follow the announced epochs until the process is asked to end."""
-        running: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        running: dict[Key, tuple[int, asyncio.Task[None]]] = {}
         async with together() as group:
             following = group.create_task(self._follow(join, running, group))
             present = group.create_task(self.present())
@@ -119,32 +120,26 @@ class Host:
                 task.cancel()
 
     async def _follow(
-        self, join: Join, running: dict[str, tuple[int, asyncio.Task[None]]], group: asyncio.TaskGroup
+        self, join: Join, running: dict[Key, tuple[int, asyncio.Task[None]]], group: asyncio.TaskGroup
     ) -> None:
+        """Join each announced epoch that is later than the last one of that life of the pipeline."""
         while True:
             with suppress(Unavailable):
                 epochs = await self.registry.epochs()
-                for pipeline, epoch in epochs.items():
-                    known = running.get(pipeline)
-                    if known is not None and known[0] >= epoch and not await self._made_again(pipeline, *known, epoch):
+                for key in [key for key, (_, task) in running.items() if key not in epochs and task.done()]:
+                    del running[key]  # deleted, or Redis was emptied: its streams too, so no member can go on there
+                    self.failed.pop(key, None)
+                for key, epoch in epochs.items():
+                    known = running.get(key)
+                    if known is not None and known[0] >= epoch:
                         continue
                     if known is not None:
                         known[1].cancel()
                         await asyncio.wait([known[1]])
-                    task = group.create_task(self._member(join, pipeline, epoch))
-                    running[pipeline] = (epoch, task)
+                    running[key] = (epoch, group.create_task(self._member(join, key, epoch)))
             await asyncio.sleep(TICK_SECONDS)
 
-    async def _made_again(self, pipeline: str, known: int, member: asyncio.Task[None], epoch: int) -> bool:
-        """Whether an epoch before the one that this service was in is no deposed leader's: the pipeline was deleted and
-        made again, so the journal of that name has no such epoch yet."""
-        if epoch == known or not member.done():
-            return False
-        with suppress(ProtocolError):  # a damaged entry is no other pipeline's concern
-            return not isinstance(await in_store(self.store.pipeline(pipeline).entry, known), EpochEntry)
-        return False
-
-    async def _released(self, running: Mapping[str, tuple[int, asyncio.Task[None]]]) -> None:
+    async def _released(self, running: Mapping[Key, tuple[int, asyncio.Task[None]]]) -> None:
         """Wait until no epoch needs this service: the leader takes a checkpoint, then begins an epoch without it.
 
         At most LEAVE_SECONDS, and not where no enumerator is left to lead.
@@ -157,15 +152,17 @@ class Host:
                         return
                     await asyncio.sleep(TICK_SECONDS)
 
-    async def _member(self, join: Join, pipeline: str, epoch: int) -> None:
+    async def _member(self, join: Join, key: Key, epoch: int) -> None:
+        pipeline = name_of(key)
         logs.note(pipeline=pipeline, epoch=epoch)
         try:
-            store = self.store.pipeline(pipeline)
-            entry = await in_store(store.entry, epoch)
-            if not isinstance(entry, EpochEntry):
+            life = await in_store(self.store.life, key)
+            store = None if life is None else self.store.open(life)
+            entry = None if store is None else await in_store(store.entry, epoch)
+            if store is None or not isinstance(entry, EpochEntry):
                 raise ProtocolError(
-                    f"Redis announces epoch {epoch} of {pipeline}, but journal slot {epoch} holds no epoch entry;"
-                    " give each store its own Redis"
+                    f"Redis announces epoch {epoch} of {pipeline} ({key}), and the store has no such epoch: the"
+                    " pipeline was deleted, or Redis serves another store too; give each store its own Redis"
                 )
             members = entry.members.readers if self.role == "reader" else entry.members.writers
             if self.incarnation not in members:
@@ -179,7 +176,7 @@ class Host:
                 log.exception("%s failed in epoch %d of %s", self.incarnation, epoch, pipeline)
             else:
                 log.warning("%s leaves epoch %d of %s: %s", self.incarnation, epoch, pipeline, error)
-            self.failed[pipeline] = gave_up(epoch, error)
+            self.failed[key] = gave_up(epoch, error)
 
 
 def gave_up(epoch: int, error: Exception) -> GaveUp:
@@ -210,7 +207,7 @@ def run_service(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         logs.configure(Environment.read())
         raise_open_files()
-        asyncio.run(main())
+        threads.run(main())
     except ConfigError as error:
         print(*error.faults, sep="\n", file=sys.stderr)
         sys.exit(2)

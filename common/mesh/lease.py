@@ -16,6 +16,7 @@ from typing import Any, cast
 from redis.asyncio import Redis
 
 from cutline.common.mesh.redis import answered
+from cutline.common.store.lives import Key
 
 _RENEW = """
 local owner = redis.call('GET', KEYS[1])
@@ -33,7 +34,7 @@ return 0
 """
 
 
-def lease_name(pipeline: str, role: str = "") -> str:
+def lease_name(pipeline: Key, role: str = "") -> str:
     """Name the key of a pipeline's lease: its leader's, or that of the leading process of a role ("spark_writer")."""
     return f"cutline:lease:{pipeline}{role and f':{role}'}"
 

@@ -18,6 +18,7 @@ from cutline.common.mesh.messages import Records, decode, encode
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import memory
 from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.store.lives import Key
 
 CREDIT_BYTES = 32 << 20
 SHARE_SECONDS = 10.0
@@ -40,7 +41,7 @@ class Links:
     def __init__(
         self,
         redis: Redis,
-        pipeline: str,
+        pipeline: Key,
         epoch: int,
         name: str,
         *,

@@ -1,4 +1,4 @@
-"""The event loop's side of a service: one machine's run, its clock, the loop's lag, and threads for blocking calls."""
+"""The event loop's side of a service: one machine's run, its clock, the loop's lag, and the threads for the store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Effect, Event, Ticked
+from cutline.common.threads import Threads
 
 TICK_SECONDS = 0.2
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -48,6 +48,10 @@ class Loop:
         self._inbox: asyncio.Queue[tuple[Event, Callable[[], Awaitable[None]] | None]] = asyncio.Queue()
         self._group: asyncio.TaskGroup | None = None
         self._clock = Clock()
+
+    def now(self) -> float:
+        """The time on the clock by which the machine gets its facts."""
+        return self._clock()
 
     def tell(self, event: Event, taken: Callable[[], Awaitable[None]] | None = None) -> None:
         """Queue a fact; `taken` is awaited once its effects are carried out."""
@@ -139,29 +143,10 @@ class LoopLag:
         self._next.cancel()
 
 
-class OneThread:
-    """Blocking calls on an object that allows one thread at a time: they run one after another, in one thread.
-
-    A call continues in the thread after its awaiting task was cancelled, so the closing call must join the same queue.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1)
-
-    async def call(self, function: Callable[[], T]) -> T:
-        """Run `function` behind all earlier calls."""
-        return await asyncio.wrap_future(self._pool.submit(copy_context().run, function))
-
-    def end(self, function: Callable[[], object]) -> None:
-        """Run `function` behind all earlier calls, as the last call; don't wait for it."""
-        self._pool.submit(function)
-        self._pool.shutdown(wait=False)
+_STORE = Threads("store", 8)
 
 
-_STORE = ThreadPoolExecutor(max_workers=8, thread_name_prefix="cutline-store")
-
-
-async def in_store(call: Callable[..., T], *arguments: object) -> T:
+async def in_store(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Make a blocking call to the store, in one of the threads for the store. No other call may run there: the journal
     must never wait for an unreachable source."""
-    return await asyncio.get_running_loop().run_in_executor(_STORE, copy_context().run, call, *arguments)
+    return await _STORE.call(call, *arguments, **named)

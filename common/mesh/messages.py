@@ -207,13 +207,15 @@ class Remedy(StrEnum):
     """What to do about a chunk that can't be read."""
 
     RETRY = "retry"  # read this chunk again
+    WAIT = "wait"  # another session has locked the table: read others, and this chunk again later
     RESTART = "restart"  # read the table again from its beginning, as its next generation
     QUARANTINE = "quarantine"  # stop the table: a person decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFailed(Message):
-    """A chunk can't be read. Its JSON form, which parts hold too, has a flag each for `RESTART` and `RETRY`."""
+    """A chunk can't be read. Its JSON form, which parts hold too, has a flag each for `RESTART` and `RETRY`. `WAIT`
+    is a `RETRY` with a flag of its own, which an older enumerator ignores."""
 
     split_id: str
     table_id: str
@@ -226,19 +228,22 @@ class SplitFailed(Message):
         """A plain dict, for JSON."""
         return {
             "splitId": self.split_id, "tableId": self.table_id, "generation": self.generation, "attempt": self.attempt,
-            "cause": self.cause, "restart": self.remedy == Remedy.RESTART, "retry": self.remedy == Remedy.RETRY,
+            "cause": self.cause, "restart": self.remedy == Remedy.RESTART,
+            "retry": self.remedy in (Remedy.RETRY, Remedy.WAIT),
+            **({"wait": True} if self.remedy == Remedy.WAIT else {}),
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> SplitFailed:
         """Read what `to_json` made."""
+        retry = Remedy.WAIT if body.get("wait") else Remedy.RETRY
         return cls(
             split_id=body["splitId"],
             table_id=body["tableId"],
             generation=body["generation"],
             attempt=body["attempt"],
             cause=body["cause"],
-            remedy=Remedy.RETRY if body["retry"] else Remedy.RESTART if body["restart"] else Remedy.QUARANTINE,
+            remedy=retry if body["retry"] else Remedy.RESTART if body["restart"] else Remedy.QUARANTINE,
         )
 
 

@@ -3,6 +3,9 @@
 Repeating an unchanged note needs no memory, so it succeeds in a full Redis too: services stay present, and a leader's
 epoch stays announced.
 
+Everything about a pipeline goes by its key, `{name}.{id}` (store/lives.py): what is left of one that was deleted says
+nothing about the next one of its name.
+
 Safety does not rest on these notes. After Redis was emptied, services write them again; requests must be repeated by
 whoever made them. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index `cutline:services`, and
 `cutline:epochs`, `cutline:status:{pipeline}`, `cutline:splits:{pipeline}` (of tables in their snapshot),
@@ -21,8 +24,9 @@ from redis.asyncio import Redis
 from cutline.common.errors import ConfigError, Loss, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
+from cutline.common.store.lives import Key
 
-WIRE = 2
+WIRE = 3
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
 
 Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way
@@ -75,10 +79,10 @@ class GaveUp:
 class Service:
     """One service process that was alive within the last 5 seconds.
 
-    `failed` has the newest epoch of each pipeline that it gave up; `leaving`: it was asked to end, and will as soon as
-    no epoch needs it; `starting`: it can't take work yet. `loop_lag_seconds`: the longest delay of its event loop
-    within the last 15 s. `rss_bytes` and `cpu_seconds`: of the process and its children, rounded (mesh/usage.py).
-    `leads`: the pipelines that it leads, by its own knowledge. `wire`: its WIRE.
+    `failed` has the newest epoch of each pipeline that it gave up, by key; `leaving`: it was asked to end, and will as
+    soon as no epoch needs it; `starting`: it can't take work yet. `loop_lag_seconds`: the longest delay of its event
+    loop within the last 15 s. `rss_bytes` and `cpu_seconds`: of the process and its children, rounded (mesh/usage.py).
+    `leads`: the keys of the pipelines that it leads, by its own knowledge. `wire`: its WIRE.
     """
 
     incarnation: str
@@ -86,13 +90,13 @@ class Service:
     host: str
     pid: int
     started_at: float
-    failed: Mapping[str, GaveUp] = field(default_factory=dict)
+    failed: Mapping[Key, GaveUp] = field(default_factory=dict)
     leaving: bool = False
     starting: bool = False
     loop_lag_seconds: float | None = None
     rss_bytes: int | None = None
     cpu_seconds: float | None = None
-    leads: tuple[str, ...] = ()
+    leads: tuple[Key, ...] = ()
     wire: int = WIRE
 
 
@@ -106,7 +110,7 @@ class Registry:
         """Take a client of `mesh.redis.connect`."""
         self._redis: Any = redis
         self._announced: dict[str, str] = {}  # incarnation -> its note in Redis (JSON)
-        self._tables: dict[str, tuple[bytes | str, dict[str, Any]]] = {}  # pipeline -> tables as last read
+        self._tables: dict[Key, tuple[bytes | str, dict[str, Any]]] = {}  # pipeline -> tables as last read
 
     async def announce_presence(self, service: Service) -> bool:
         """Announce that `service` is alive, for the next 5 s; call it each second. False if Redis no longer had the
@@ -154,8 +158,8 @@ class Registry:
         for incarnation, body in zip(incarnations, bodies, strict=True):
             if body is not None:
                 known = {"wire": 0} | _parsed(body, f"cutline:service:{incarnation}")
-                known["failed"] = {name: GaveUp.from_json(failure) for name, failure in known["failed"].items()}
-                known["leads"] = tuple(known.get("leads") or ())
+                known["failed"] = {Key(key): GaveUp.from_json(failure) for key, failure in known["failed"].items()}
+                known["leads"] = tuple(Key(key) for key in known.get("leads") or ())
                 # During an upgrade some services are of a newer version, whose notes may say more.
                 found.append(Service(incarnation=incarnation, **{k: v for k, v in known.items() if k in _NOTED}))
         return sorted(found, key=lambda service: (service.role, service.incarnation))
@@ -164,21 +168,21 @@ class Registry:
         """Return Redis's memory; None without the right to ask."""
         return await memory(self._redis)
 
-    async def announce_epoch(self, pipeline: str, epoch: int) -> None:
+    async def announce_epoch(self, pipeline: Key, epoch: int) -> None:
         """Announce the running epoch of a pipeline; services read its journal entry and join. Repeat it each second."""
         async with answered(f"announce an epoch of pipeline {pipeline}"):
             announced = await self._redis.hget(_EPOCHS, pipeline)
             if announced is None or _text(announced) != str(epoch):
                 await self._redis.hset(_EPOCHS, pipeline, epoch)
 
-    async def epochs(self) -> dict[str, int]:
+    async def epochs(self) -> dict[Key, int]:
         """Return the announced epoch of each pipeline; empty after Redis was emptied, until leaders announce again."""
         async with answered("list the epochs"):
             found = await self._redis.hgetall(_EPOCHS)
-        return {_text(name): int(epoch) for name, epoch in found.items()}
+        return {Key(_text(name)): int(epoch) for name, epoch in found.items()}
 
     async def put_status(
-        self, pipeline: str, part: str, status: Mapping[str, Any], *, tables: str | None = None
+        self, pipeline: Key, part: str, status: Mapping[str, Any], *, tables: str | None = None
     ) -> None:
         """Replace the status of one part of a pipeline (a topic such as "source"); with `tables`, also the enumerator's
         tables, as JSON; without, they stay as they are."""
@@ -186,14 +190,14 @@ class Registry:
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.hset(_status(pipeline), mapping=cast(dict[str | bytes, Any], shown))
 
-    async def put_member_status(self, pipeline: str, member: str, status: Mapping[str, Any], *, epoch: int) -> None:
+    async def put_member_status(self, pipeline: Key, member: str, status: Mapping[str, Any], *, epoch: int) -> None:
         """Replace the status of a member of an epoch, if that epoch is announced: a member that has not yet seen its
         epoch end, or its pipeline deleted, leaves nothing behind."""
         arguments = (_EPOCHS, _status(pipeline), pipeline, epoch, member, json.dumps(status))
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.eval(_PUT_WHILE_IN_EPOCH, 2, *arguments)
 
-    async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
+    async def status(self, pipeline: Key) -> dict[str, dict[str, Any]]:
         """Return the last status of each part of a pipeline; each should carry its own time.
 
         The tables are the same object as at the last call while they are unchanged: they may be many. Don't change it.
@@ -208,7 +212,7 @@ class Registry:
         parts = {part: _parsed(body, key) for part, body in found.items()}
         return merged(parts if given is None else parts | {_TABLES: tables})
 
-    async def put_splits(self, pipeline: str, changed: Mapping[str, str | None]) -> None:
+    async def put_splits(self, pipeline: Key, changed: Mapping[str, str | None]) -> None:
         """Replace the split grids (JSON) of these tables; None removes a table's."""
         key = f"cutline:splits:{pipeline}"
         grids = {table: grid for table, grid in changed.items() if grid is not None}
@@ -220,7 +224,7 @@ class Registry:
                 pipe.hset(key, mapping=grids)
             await pipe.execute()
 
-    async def splits(self, pipeline: str, table: str) -> dict[str, Any] | None:
+    async def splits(self, pipeline: Key, table: str) -> dict[str, Any] | None:
         """Return the split grid of a table, None if it is not in its snapshot."""
         key = f"cutline:splits:{pipeline}"
         async with answered(f"read the splits of pipeline {pipeline}"):
@@ -231,14 +235,14 @@ class Registry:
         """Return the last `count` log lines of a service, oldest first; [] of an unknown one."""
         return await log_lines(self._redis, incarnation, count)
 
-    async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = LEADER) -> None:
+    async def request(self, pipeline: Key, request: Mapping[str, Any], *, to: str = LEADER) -> None:
         """Queue a request to a pipeline's leader (a savepoint, a new generation of a table) or to its Spark writer
         (retry a table, a `choice` about commits of others).
         """
         async with answered(f"pass a request to pipeline {pipeline}"):
             await self._redis.rpush(_requests(pipeline, to), json.dumps(request))
 
-    async def take_requests(self, pipeline: str) -> list[dict[str, Any]]:
+    async def take_requests(self, pipeline: Key) -> list[dict[str, Any]]:
         """Take all requests that wait for a pipeline's leader, oldest first. They are lost if the service dies, or if
         Redis's answer is lost: whoever makes one repeats it until its effect shows.
         """
@@ -247,7 +251,7 @@ class Registry:
             bodies = await self._redis.eval(_TAKE, 1, key)  # a full Redis refuses commands queued in a MULTI
         return [_parsed(body, key) for body in bodies]
 
-    async def waiting(self, pipelines: Collection[str], *, to: str) -> dict[str, list[bytes]]:
+    async def waiting(self, pipelines: Collection[Key], *, to: str) -> dict[Key, list[bytes]]:
         """Return the requests (JSON) to each of these pipelines that nobody has withdrawn, oldest first; in one round
         trip."""
         if not pipelines:
@@ -257,17 +261,17 @@ class Registry:
                 pipe.lrange(_requests(pipeline, to), 0, -1)
             return dict(zip(pipelines, await pipe.execute(), strict=True))
 
-    async def withdraw(self, pipeline: str, request: bytes, *, to: str) -> None:
+    async def withdraw(self, pipeline: Key, request: bytes, *, to: str) -> None:
         """Remove the oldest of the waiting requests that equal this one, because it was carried out."""
         async with answered(f"withdraw a request to pipeline {pipeline}"):
             await self._redis.lrem(_requests(pipeline, to), 1, request)
 
-    async def drop_status(self, pipeline: str, part: str) -> None:
+    async def drop_status(self, pipeline: Key, part: str) -> None:
         """Remove the status of one part of a pipeline."""
         async with answered(f"remove a status of pipeline {pipeline}"):
             await self._redis.hdel(_status(pipeline), part)
 
-    async def forget(self, pipeline: str) -> None:
+    async def forget(self, pipeline: Key) -> None:
         """Remove all notes about a deleted pipeline."""
         async with answered(f"forget pipeline {pipeline}"), self._redis.pipeline(transaction=False) as pipe:
             self._tables.pop(pipeline, None)
@@ -317,11 +321,11 @@ def choice(
     return {"kind": "lake", "table": table, "choice": choice, "seen": held["seen"]}
 
 
-def _status(pipeline: str) -> str:
+def _status(pipeline: Key) -> str:
     return f"cutline:status:{pipeline}"
 
 
-def _requests(pipeline: str, to: str) -> str:
+def _requests(pipeline: Key, to: str) -> str:
     return f"cutline:requests:{pipeline}{to and f':{to}'}"
 
 

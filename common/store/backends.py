@@ -97,7 +97,7 @@ def side_by_side(do: Callable[[K], V], items: Iterable[K]) -> list[tuple[K, V]]:
         return do_all(each)
     # A few calls of many items, since handing a call to a thread costs more than reading a small local file.
     calls = [each[start :: 4 * _SIDE_BY_SIDE] for start in range(4 * _SIDE_BY_SIDE)]
-    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
+    with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="cutline-files") as pool:
         return [done for some in pool.map(do_all, calls) for done in some]
 
 
@@ -123,6 +123,7 @@ class _Files:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._unsynced: set[str] = set()  # files of ours whose folder's fsync failed: a crash may take their names
 
     def check(self) -> None:
         """A folder is made when it is needed."""
@@ -134,12 +135,17 @@ class _Files:
         location = self.location(path)
         with store_errors(location):
             if os.path.lexists(location):
+                if location in self._unsynced:  # whoever repeats a call takes the file for its own, and for durable
+                    _sync_folder(os.path.dirname(location))
+                    self._unsynced.discard(location)
                 return False
             file, temporary = self.open_new(path)
             try:
                 file.write(data)
-                won = self._link(file, temporary, location)
+                if won := self._link(file, temporary, location):
+                    self._unsynced.add(location)
                 _sync_folder(os.path.dirname(location))
+                self._unsynced.discard(location)
                 return won
             except BaseException:
                 self.discard(file, temporary)

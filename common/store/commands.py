@@ -180,6 +180,17 @@ class Commands:
         for n in self._numbers("outcomes"):
             if n <= oldest:
                 self._folder.remove(self._path("outcomes", n))
+        self._retire_keys(oldest)
+
+    def _retire_keys(self, oldest: int) -> None:
+        """Remove the claims as old that no command followed: their calls failed, and nobody repeated them."""
+        commands = self._read(self._numbers("commands"))
+        used = {self._key_path(_name(command.key)) for command in commands if command.key is not None}
+        for name in self._folder.names("keys"):
+            path = f"keys/{name}"
+            if path not in used and (claim := self._folder.read(path)) is not None:
+                if int(opened(claim, self._folder.location(path))["after"]) <= oldest:
+                    self._folder.remove(path)
 
     def remove(self, *, all_but_newest: bool = False) -> None:
         """Remove the files of a deleted pipeline; with `all_but_newest` the newest outcome stays, and says so."""

@@ -544,6 +544,10 @@ class PipelineStore:
                     return w
                 w = max(self._numbers("spark"))  # that number was free because its claim is removed: others went on
 
+    def newest_claim(self) -> int:
+        """Return the number of the newest start of the Spark writer, 0 without one. Costs a listing."""
+        return max(self._numbers("spark"), default=0)
+
     def _newest_start(self) -> int:
         """The number of the start that made the newest publication; 0 without one."""
         newest = max(self._numbers("publications"), default=0)
@@ -622,34 +626,47 @@ class PipelineStore:
         last = self.last_slot()
         return last == 0 or n in follow(last, self.entry)
 
-    def retire(self, n: int, kept: Collection[int] = (), released: Collection[str] = ()) -> None:
+    def retire(
+        self,
+        n: int,
+        kept: Collection[int] = (),
+        released: Collection[str] = (),
+        *,
+        ask: Callable[[], None] = lambda: None,
+    ) -> None:
         """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
         entries, parts, publications, claims that none of the publications left names, and the files staged up to `n`,
         whose rows are in the lake.
 
-        Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
+        `ask` is called before each removal, which may come long after this call began: it raises if it must not be
+        made. Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
         paths), which no snapshot of the lake names any more. While a restore to before `n` is under way it removes
         nothing (`may_retire`).
         """
+        def remove(path: str) -> None:
+            ask()
+            self._folder.remove(path)
+
+        ask()
         if not self.may_retire(n, kept):
             return
         for older in self._numbers("retired"):
             if older < n:
-                self._folder.remove(f"retired/{older:010d}.json")
+                remove(f"retired/{older:010d}.json")
         publications = self._publication_bodies()
         used = self._used_here(publications)
         if used > max(self._numbers("used"), default=0):
             self._put(f"used/{used:010d}.json", {"n": used})
-        self._retire_entries(n, kept, released, used)
+        self._retire_entries(n, kept, released, used, remove)
         needed = {at for at in publications if at >= n or at in kept}
         needed |= _bases(needed, publications)
         for at in sorted(publications.keys() - needed):
-            self._folder.remove(_publication_path(at))
+            remove(_publication_path(at))
         starts = {at: publications[at]["w"] for at in needed & publications.keys()}
         newest = starts[max(starts)] if starts else 0
         for w in sorted(self._numbers("spark")):
             if w < newest and w not in starts.values():
-                self._folder.remove(f"spark/{w:010d}.json")
+                remove(f"spark/{w:010d}.json")
 
     def _publication_bodies(self) -> dict[int, dict[str, Any]]:
         return {n: body for n in self.publication_numbers() if (body := self._get(_publication_path(n)))}
@@ -664,7 +681,9 @@ class PipelineStore:
         theirs = (n for n, body in publications.items() if not own[body["w"]].get("own_files"))
         return max((*self._numbers("used"), *theirs), default=0)
 
-    def _retire_entries(self, n: int, kept: Collection[int], released: Collection[str], used: int) -> None:
+    def _retire_entries(
+        self, n: int, kept: Collection[int], released: Collection[str], used: int, remove: Callable[[str], None]
+    ) -> None:
         bodies = {slot: body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot))}
         restorable = {slot for slot in bodies if slot >= n or slot in kept}
         checkpoints = {slot: body for slot, body in bodies.items() if body["kind"] == "checkpoint"}
@@ -672,18 +691,18 @@ class PipelineStore:
         existing = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
         waiting = {file["path"] for slot, body in checkpoints.items() if slot > n for file in body["staged"]}
         for path in sorted({path.removeprefix(self.location("")) for path in released} & existing - waiting):
-            self._folder.remove(path)
+            remove(path)
         for slot, body in checkpoints.items():
             staged = body["staged"] if slot <= n else ()
             done = {file["path"] for file in staged if file["kind"] == "changes" or slot > used}
             if slot not in restorable:
                 done |= _needs(body)
             for path in sorted(existing & done - needed):
-                self._folder.remove(path)
+                remove(path)
         for slot in sorted(bodies.keys() - restorable - _bases(restorable, bodies)):
-            self._folder.remove(_entry_path(slot))
+            remove(_entry_path(slot))
         for slot in self.released() - bodies.keys():
-            self._folder.remove(f"released/{slot:010d}.json")
+            remove(f"released/{slot:010d}.json")
 
     # Envelopes and paths
 

@@ -17,12 +17,13 @@ from types import FrameType
 import uvicorn
 from redis.asyncio import Redis
 
-from cutline.common import logs
+from cutline.common import logs, threads
 from cutline.common.config.environment import Environment
 from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.log_lines import kept_here
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.usage import Usage
@@ -162,7 +163,7 @@ async def _make_first_token(store: Store) -> None:
     """Print the first token, an admin's, once: to this process's output, which only those see who run it."""
     while True:
         try:
-            token = await asyncio.to_thread(first_token, store.access, time.time())
+            token = await in_store(first_token, store.access, time.time())
             break
         except Unavailable as error:
             log.warning("%s; trying again", error)
@@ -204,7 +205,7 @@ def main() -> None:
         environment = Environment.read()
         logs.configure(environment)
         raise_open_files()
-        asyncio.run(serve(environment, embedded=sys.argv[1:] == [EMBEDDED]))
+        threads.run(serve(environment, embedded=sys.argv[1:] == [EMBEDDED]))
     except ConfigError as error:
         for fault in error.faults:
             print(fault, file=sys.stderr)

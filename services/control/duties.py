@@ -19,6 +19,7 @@ from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.mesh.host import finished
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.presence import Registry
+from cutline.common.store.lives import Key
 from cutline.common.store.store import Store
 from cutline.services.control.facts import gathered
 from cutline.services.control.lineage import Lineage
@@ -28,7 +29,7 @@ from cutline.services.control.webhook import Webhook
 
 LOOK_SECONDS = 10.0
 LEASE_SECONDS = 30.0
-LEASE = lease_name("(control)")  # no pipeline has such a name
+LEASE = lease_name(Key("(control)"))  # no pipeline has such a name
 log = logging.getLogger("cutline.control")
 
 

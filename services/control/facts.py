@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
 
 from cutline.common.errors import CutlineError, Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
+from cutline.common.store.lives import Life
 from cutline.common.store.store import Store
 from cutline.services.control.metrics import Disk, Facts
 
@@ -20,30 +21,31 @@ async def gathered(registry: Registry, store: Store) -> Facts:
     """Read the registry and the store. If one of them does not answer, the facts say so, and name no pipeline."""
     unknown = Facts(statuses={}, services=[], now=time.time())
     try:
-        names = await asyncio.to_thread(store.pipelines)
-        disks = await asyncio.to_thread(_disks, store, names)
+        lives = await in_store(store.lives)
+        disks = await in_store(_disks, store, lives)
     except Unavailable as error:
-        names, disks, unknown = [], (), replace(unknown, store_away=str(error))
+        lives, disks, unknown = [], (), replace(unknown, store_away=str(error))
     try:
         return replace(
             unknown,
-            statuses={name: await registry.status(name) for name in names},
+            statuses={life.name: await registry.status(life.key) for life in lives},
             services=await registry.services(),
             memory=await registry.memory(),
             disks=disks,
+            lives={life.name: life for life in lives},
         )
     except Unavailable as error:
         return replace(unknown, disks=disks, redis_away=str(error))
 
 
-def _disks(store: Store, pipelines: list[str]) -> tuple[Disk, ...]:
+def _disks(store: Store, lives: list[Life]) -> tuple[Disk, ...]:
     """The disks of the store and of the lakes, where they are folders that this process sees."""
     if not store.url.startswith(_LOCAL):
         return ()
     folders = [store.url.removeprefix(_LOCAL)]
-    for name in pipelines:
+    for life in lives:
         with suppress(CutlineError):  # another part of the API reports a definition that can't be read
-            warehouse = str(((store.pipeline(name).definition() or {}).get("sink") or {}).get("warehouse") or "")
+            warehouse = str(((store.open(life).definition() or {}).get("sink") or {}).get("warehouse") or "")
             if warehouse.startswith("/") or warehouse.startswith(_LOCAL):
                 folders.append(warehouse.removeprefix(_LOCAL))
     disks = []

@@ -21,9 +21,12 @@ from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import redacted
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.redis import answered
+from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.web import Barred, checked_peer
 from cutline.services.control.metrics import Facts
 
 KEY = "cutline:lineage"
@@ -47,8 +50,8 @@ class Lineage:
         """Take the receiver's address and, if it wants one, its bearer token."""
         self._url, self._key = url, key
         self._redis, self._store = redis, store
-        self._sent: dict[str, int] = {}  # pipeline -> the last publication that was sent
-        self._failing: dict[str, float] = {}  # pipeline -> since when its next event is not taken
+        self._sent: dict[Key, int] = {}  # life of a pipeline -> the last publication that was sent
+        self._failing: dict[Key, float] = {}  # since when its next event is not taken
 
     @classmethod
     def of(cls, environment: Environment, redis: Redis, store: Store) -> Lineage | None:
@@ -61,7 +64,7 @@ class Lineage:
         """Read what an earlier holder of the lease has sent. Raises Unavailable."""
         async with answered("read what lineage was sent"):
             kept = await self._redis.hgetall(KEY)
-        self._sent = {name.decode() if isinstance(name, bytes) else name: int(n) for name, n in kept.items()}
+        self._sent = {Key(key.decode() if isinstance(key, bytes) else key): int(n) for key, n in kept.items()}
 
     async def give_up(self) -> None:
         """Nothing runs between two looks."""
@@ -73,39 +76,41 @@ class Lineage:
         async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS, headers=headers) as client:
             for name, parts in facts.statuses.items():
                 published = (parts.get("spark_writer") or {}).get("published")
-                if published is None or published <= self._sent.get(name, 0):
+                if published is None or published <= self._sent.get(facts.lives[name].key, 0):
                     continue
-                pipeline = self._store.pipeline(name)
-                for n in await asyncio.to_thread(self._next, pipeline, published):
+                pipeline = self._store.open(facts.lives[name])
+                for n in await in_store(self._next, pipeline, published):
                     if time.monotonic() > until or not await self._send(client, pipeline, n):
                         break
 
     def _next(self, pipeline: PipelineStore, newest: int) -> list[int]:
-        sent = self._sent.get(pipeline.name)
+        sent = self._sent.get(pipeline.key)
         return [newest] if sent is None else [n for n in pipeline.publication_numbers() if sent < n <= newest]
 
     async def _send(self, client: httpx.AsyncClient, pipeline: PipelineStore, n: int) -> bool:
         """Send the event of a publication; return whether the next one may follow."""
-        name = pipeline.name
-        body = await asyncio.to_thread(_event, pipeline, n, self._sent.get(name))
+        name, key = pipeline.name, pipeline.key
+        body = await in_store(_event, pipeline, n, self._sent.get(key))
         failure = await self._failure(client, body) if body is not None else None
         if failure is not None:
-            since = self._failing.setdefault(name, time.monotonic())
+            since = self._failing.setdefault(key, time.monotonic())
             log.warning("pipeline %s: lineage of %d was not taken by %s: %s", name, n, redacted(self._url), failure)
             if time.monotonic() - since < GIVE_UP_SECONDS:
                 return False
-        self._failing.pop(name, None)
-        self._sent[name] = n
+        self._failing.pop(key, None)
+        self._sent[key] = n
         async with answered("keep what lineage was sent"):
-            await self._redis.hset(KEY, name, str(n))
+            await self._redis.hset(KEY, key, str(n))
         return True
 
     async def _failure(self, client: httpx.AsyncClient, body: dict[str, Any]) -> str | None:
         try:
-            answer = await client.post(self._url, json=body)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            async with asyncio.timeout(TIMEOUT_SECONDS), client.stream(
+                "POST", self._url, json=body, extensions={"trace": checked_peer}
+            ) as answer:
+                return None if answer.is_success else f"it answered {answer.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL, Barred, TimeoutError) as error:
             return str(error) or type(error).__name__
-        return None if answer.is_success else f"it answered {answer.status_code}"
 
 
 def _event(pipeline: PipelineStore, n: int, before: int | None) -> dict[str, Any] | None:
@@ -114,11 +119,11 @@ def _event(pipeline: PipelineStore, n: int, before: int | None) -> dict[str, Any
     if record is None or definition is None:
         return None
     last = pipeline.publication(before) if before is not None else None
-    return event(pipeline.name, record, last, definition)
+    return event(pipeline.life, record, last, definition)
 
 
 def event(
-    pipeline: str, record: Publication, last: Publication | None, definition: Mapping[str, Any]
+    life: Life, record: Publication, last: Publication | None, definition: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the OpenLineage event of a publication, with the tables whose snapshot differs from that in `last`."""
     moved = {}
@@ -139,7 +144,7 @@ def event(
         "producer": PRODUCER,
         "schemaURL": _EVENT,
         "run": {
-            "runId": str(uuid.uuid5(uuid.NAMESPACE_URL, f"cutline:{origin}/{pipeline}/{record.n}")),
+            "runId": str(uuid.uuid5(uuid.NAMESPACE_URL, f"cutline:{origin}/{life.key}/{record.n}")),
             "facets": {
                 "cutline_publication": {
                     "_producer": PRODUCER,
@@ -153,7 +158,7 @@ def event(
         },
         "job": {
             "namespace": "cutline",
-            "name": pipeline,
+            "name": life.name,
             "facets": {
                 "jobType": {
                     "_producer": PRODUCER,

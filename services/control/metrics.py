@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -24,6 +24,7 @@ from prometheus_client.core import Metric as Family
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import SPARK_WRITER, Service, tables
 from cutline.common.mesh.redis import Memory
+from cutline.common.store.lives import Life, name_of
 from cutline.services.control.causes import CLASSES, cause_class
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -90,6 +91,9 @@ METRICS: Mapping[str, Metric] = {
         "bytes of the binlog after the newest checkpoint, looked at each minute", "pipeline"
     ),
     "cutline_source_clock_offset_seconds": _gauge("how far the source's clock is ahead of ours", "pipeline"),
+    "cutline_source_oldest_transaction_seconds": _gauge(
+        "how long the oldest transaction of Cutline's user at the source has been open", "pipeline"
+    ),
     "cutline_binlog_left_seconds": _gauge(
         "seconds until the source may remove binlog that is still needed; missing if it keeps all, or if unknown",
         "pipeline",
@@ -152,6 +156,7 @@ _NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cutline_publication", ("spark_writer", "published")),
     ("cutline_source_lag_bytes", ("enumerator", "binlog", "lag_bytes")),
     ("cutline_source_clock_offset_seconds", ("enumerator", "binlog", "clock_offset_seconds")),
+    ("cutline_source_oldest_transaction_seconds", ("enumerator", "binlog", "oldest_transaction_seconds")),
     ("cutline_binlog_retention_seconds", ("enumerator", "binlog", "retention_seconds")),
     ("cutline_compaction_waiting_tables", ("spark_writer", "compaction", "tables")),
     ("cutline_compaction_waiting_files", ("spark_writer", "compaction", "files")),
@@ -186,6 +191,8 @@ class Facts:
     store_away: str | None = None
     memory: Memory | None = None
     disks: tuple[Disk, ...] = ()
+    lives: Mapping[str, Life] = field(default_factory=dict)
+    """Which life of its name each pipeline is."""
 
 
 class Statuses:
@@ -278,7 +285,7 @@ class Statuses:
 
     def _leaders(self, pipeline: str) -> None:
         for role in ("enumerator", SPARK_WRITER):
-            leads = {s.incarnation: pipeline in s.leads for s in self._facts.services if s.role == role}
+            leads = {s.incarnation: pipeline in map(name_of, s.leads) for s in self._facts.services if s.role == role}
             for incarnation, led in leads.items():
                 self._put("cutline_leader", [pipeline, role, incarnation], led)
             self._put("cutline_leaders", [pipeline, role], sum(leads.values()))

@@ -15,6 +15,8 @@ from typing import Any
 from pydantic_core import to_json
 
 from cutline.common.errors import Unavailable
+from cutline.common.store.lives import Key
+from cutline.common.threads import Threads
 from cutline.services.control.api.problems import split
 from cutline.services.control.published import Shown
 from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
@@ -22,6 +24,7 @@ from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
 STALE_SECONDS = 1.0
 IN_SNAPSHOT = ("waiting", "snapshot")
 MOVING = ("lag_seconds", "lag_bytes", "rate_rows_per_second", "eta_seconds", "as_of")
+_RENDERING = Threads("rows", 2)
 """Fields that change all the time: an ETag, and `?wait=`, leave them out."""
 Row = Mapping[str, Any]
 
@@ -43,19 +46,19 @@ class TableRows:
 
     def __init__(self) -> None:
         """Start without any."""
-        self._rows: dict[str, Rows] = {}
-        self._making: dict[str, asyncio.Task[Rows]] = {}
+        self._rows: dict[Key, Rows] = {}
+        self._making: dict[Key, asyncio.Task[Rows]] = {}
 
     async def of(self, watch: PipelineWatch) -> Rows:
         """The rows as of a status of this moment, nearly. Raises Unavailable if Redis does not answer."""
-        name, now = watch.store.name, time.time()
-        known = self._rows.get(name)
+        key, now = watch.store.key, time.time()
+        known = self._rows.get(key)
         age = float("inf") if known is None else now - known.made_of.read_at
         if age < STATUS_SECONDS and known is not None:
             return known
-        making = self._making.get(name)
+        making = self._making.get(key)
         if making is None or making.done():
-            making = self._making[name] = asyncio.create_task(self._make(watch))
+            making = self._making[key] = asyncio.create_task(self._make(watch))
             making.add_done_callback(_retrieved)
         if age < STALE_SECONDS and known is not None:
             return known
@@ -70,7 +73,7 @@ class TableRows:
             changed_at = (await watch.journal()).changed_at
         except Unavailable:  # of the store: the status alone is worth more than nothing
             pass
-        made = self._rows[watch.store.name] = await asyncio.to_thread(_made, status, shown, changed_at)
+        made = self._rows[watch.store.key] = await _RENDERING.call(_made, status, shown, changed_at)
         return made
 
 

@@ -12,7 +12,6 @@ is sent twice is the same trace. A member or a step whose times are no longer in
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping
@@ -22,14 +21,18 @@ from typing import Any
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, redacted
+from cutline.common.mesh.loop import in_store
+from cutline.common.store.lives import Key
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import Store
+from cutline.common.threads import Threads
 from cutline.services.control.metrics import Facts
 
 TIMEOUT_SECONDS = 5
 SETTLE_SECONDS = 3.0
 """Members show their marks up to a second later than they made them."""
 _MOST_WAITING = 200
+_EXPORTING = Threads("traces")  # a collector that hangs holds up nothing else
 log = logging.getLogger("cutline.traces")
 
 
@@ -92,12 +95,15 @@ class Traces:
     def __init__(self, url: str, store: Store) -> None:
         """Raises ConfigError if the packages of the extra `otel` are missing."""
         try:
+            import requests
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         except ImportError as error:
             raise ConfigError("CUTLINE_TRACES_URL needs more packages; run pip install 'cutline[otel]'") from error
         self._url, self._store = url, store
-        self._exporter = OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_SECONDS)
-        self._seen: dict[str, int] = {}  # pipeline -> the newest publication whose trace was made
+        session: Any = requests.Session()
+        session.resolve_redirects = lambda *_, **__: iter(())  # the answer is then the redirect, which took nothing
+        self._exporter = OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_SECONDS, session=session)
+        self._seen: dict[Key, int] = {}  # life of a pipeline -> the newest publication whose trace was made
         self._waiting: list[Any] = []  # spans that are not taken yet
 
     @classmethod
@@ -121,14 +127,15 @@ class Traces:
                 if each["published_at"] and each["published_at"] < facts.now - SETTLE_SECONDS
             ]
             newest = max((each["checkpoint"] for each in applies), default=0)
-            seen = self._seen.setdefault(name, newest)
+            life = facts.lives[name]
+            seen = self._seen.setdefault(life.key, newest)
             for apply in applies:
                 if apply["checkpoint"] > seen:
-                    entry = await asyncio.to_thread(self._store.pipeline(name).entry, apply["checkpoint"])
+                    entry = await in_store(self._store.open(life).entry, apply["checkpoint"])
                     if isinstance(entry, CheckpointEntry):
-                        self._waiting += _made(name, spans(name, entry, apply, parts))
-            self._seen[name] = max(seen, newest)
-        taken = await asyncio.to_thread(self._export)
+                        self._waiting += _made(life.key, spans(name, entry, apply, parts))
+            self._seen[life.key] = max(seen, newest)
+        taken = await _EXPORTING.call(self._export)
         if taken:
             self._waiting.clear()
         del self._waiting[:-_MOST_WAITING]
@@ -145,7 +152,7 @@ class Traces:
         return taken
 
 
-def _made(pipeline: str, steps: Iterator[Span]) -> list[Any]:
+def _made(pipeline: Key, steps: Iterator[Span]) -> list[Any]:
     """Return the steps as OpenTelemetry's spans."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan

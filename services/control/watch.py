@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any
 
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.presence import tables as captured
+from cutline.common.store.lives import Key, name_of
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.feed import Feed
 from cutline.services.control.published import Published
@@ -68,7 +70,7 @@ class Status:
 
 
 class PipelineWatch:
-    """One pipeline. `store`, `window` and `published` are others after it was deleted."""
+    """One pipeline, of one life. `window` and `published` are others after its journal went back to an older one."""
 
     def __init__(self, registry: Registry, open_store: Callable[[], PipelineStore]) -> None:
         """Nothing is read before it is asked for. `open_store` opens the pipeline's part of the store."""
@@ -93,7 +95,7 @@ class PipelineWatch:
         """The status, at most 0.3 s old. Raises Unavailable if Redis does not answer."""
         async with self._reading:
             if self._status is None or time.monotonic() - self._status_at >= STATUS_SECONDS:
-                parts = await self._registry.status(self.store.name)
+                parts = await self._registry.status(self.store.key)
                 tables, at = await self.tables(parts)
                 self._status = Status(parts=parts, tables=tables, read_at=time.time(), tables_at=at)
                 self._status_at = time.monotonic()
@@ -121,9 +123,9 @@ class PipelineWatch:
         """The newest entries of the journal, at most 0.5 s old. Raises Unavailable if the store does not answer."""
         async with self._looking:
             if time.monotonic() - self._window_at >= STORE_SECONDS:
-                if not await asyncio.to_thread(self.window.refresh):
+                if not await in_store(self.window.refresh):
                     self._begin()
-                    await asyncio.to_thread(self.window.refresh)
+                    await in_store(self.window.refresh)
                 self._window_at = time.monotonic()
             return self.window
 
@@ -131,14 +133,14 @@ class PipelineWatch:
         """The kept checkpoints of the whole journal, newest first. The first call reads the journal's older entries."""
         await self.journal()
         async with self._finding:
-            return await asyncio.to_thread(self.window.savepoints)
+            return await in_store(self.window.savepoints)
 
     async def publications(self) -> Published:
         """The newest publication, at most 0.5 s old. Raises Unavailable if Redis or the store does not answer."""
         expected = (await self.status()).spark.get("published")
         async with self._finding:
             if time.monotonic() - self._published_at >= STORE_SECONDS:
-                await asyncio.to_thread(self.published.refresh, expected)
+                await in_store(self.published.refresh, expected)
                 self._published_at = time.monotonic()
             return self.published
 
@@ -151,7 +153,7 @@ class PipelineWatch:
         async with self._telling:
             feed = self._feed
             if time.monotonic() - self._feed_at >= STORE_SECONDS:
-                await asyncio.to_thread(feed.refresh, published)
+                await in_store(feed.refresh, published)
                 self._feed_at = time.monotonic()
             return feed
 
@@ -162,17 +164,19 @@ class Watches:
     def __init__(self, registry: Registry, store: Store) -> None:
         """Take an open registry and a store."""
         self._registry, self._store = registry, store
-        self._watches: dict[str, PipelineWatch] = {}
+        self._watches: dict[Key, PipelineWatch] = {}
 
-    def of(self, pipeline: str) -> PipelineWatch:
-        """The watch of a pipeline. Raises ConfigError for an invalid name."""
-        found = self._watches.get(pipeline)
+    def of(self, pipeline: PipelineStore) -> PipelineWatch:
+        """The watch of a defined pipeline. Of another one that had its name nothing is known here."""
+        found = self._watches.get(pipeline.key)
         if found is None:
             while len(self._watches) >= _PIPELINES:
                 del self._watches[next(iter(self._watches))]
-            found = self._watches[pipeline] = PipelineWatch(self._registry, partial(self._store.pipeline, pipeline))
+            open_store = partial(self._store.open, pipeline.life)
+            found = self._watches[pipeline.key] = PipelineWatch(self._registry, open_store)
         return found
 
     def forget(self, pipeline: str) -> None:
-        """The pipeline is deleted: another one of its name begins anew."""
-        self._watches.pop(pipeline, None)
+        """The pipeline of this name is deleted."""
+        for key in [key for key in self._watches if name_of(key) == pipeline]:
+            del self._watches[key]

@@ -22,6 +22,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.errors import Unavailable, redacted
 from cutline.common.mesh.presence import tables
 from cutline.common.mesh.redis import answered
+from cutline.common.web import Barred, checked_peer
 from cutline.services.control.alerts import Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.causes import cause_class
 from cutline.services.control.conditions import CONDITIONS, Labels, Samples
@@ -115,10 +116,12 @@ class Webhook:
             **signed(content, self._secret, int(time.time())),
         }
         try:
-            answer = await client.post(self._url, content=content, headers=headers)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            async with asyncio.timeout(TIMEOUT_SECONDS), client.stream(
+                "POST", self._url, content=content, headers=headers, extensions={"trace": checked_peer}
+            ) as answer:
+                return None if answer.is_success else f"it answered {answer.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL, Barred, TimeoutError) as error:
             return str(error) or type(error).__name__
-        return None if answer.is_success else f"it answered {answer.status_code}"
 
 
 def signed(content: bytes, secret: str | None, timestamp: int) -> dict[str, str]:

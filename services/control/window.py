@@ -163,7 +163,7 @@ class Window:
         return [found[slot] for slot in sorted(found.keys() & set(slots) - self.released, reverse=True)]
 
     def _read(self, slots: Sequence[int]) -> None:
-        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="cutline-journal") as pool:
             for at in range(0, len(slots), _SIDE_BY_SIDE):  # each entry may have 10,000 tables: few at one time
                 part = slots[at : at + _SIDE_BY_SIDE]
                 for slot, entry in zip(part, pool.map(self._store.entry, part), strict=True):

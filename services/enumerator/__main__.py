@@ -7,11 +7,13 @@ import dataclasses
 import json
 import logging
 import secrets
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
+
+from redis.asyncio import Redis
 
 from cutline.common import logs
 from cutline.common.config.environment import Environment
@@ -22,18 +24,20 @@ from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
-from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
+from cutline.common.mesh.loop import TICK_SECONDS, Loop, in_store, together
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Limits, Marker
 from cutline.common.mesh.parts import Parts, load_part
-from cutline.common.mesh.presence import WIRE, Service
+from cutline.common.mesh.presence import WIRE, Registry, Service
 from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
+from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.table_id import check_ids
+from cutline.common.threads import Threads
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -68,12 +72,8 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
-    GATHERING,
     HALTED,
     IDLE,
-    OPENING,
-    PROPOSING,
-    READING,
     RESTING,
     STOPPED,
     EpochOpened,
@@ -89,7 +89,8 @@ STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
-_SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
+SWEEP_SECONDS = 60.0
+_SWEEPING = Threads("sweep")  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -101,7 +102,7 @@ class Pipeline:
     ) -> None:
         """Take a version of the definition, to begin with: each epoch names its own."""
         self.host, self.store, self.version = host, store, version
-        self.name = store.name
+        self.name, self.key = store.name, store.key
         self._environment = environment
         settings = self._settings(config)
         self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), settings=settings)
@@ -109,9 +110,10 @@ class Pipeline:
         self._hint = asyncio.Event()  # a person gave a command
         self._gone = asyncio.Event()  # the pipeline was deleted
         self._showing = asyncio.Lock()  # held while the status is written
+        self._silent = False  # the pipeline is deleted, and Redis has nothing of it any more
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
-        self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
+        self.lease = Lease(host.redis, lease_name(self.key), host.incarnation, LEASE_SECONDS)
         self._last_tables: Mapping[str, Table] = {}  # of the newest epoch
         self._shown: dict[str, Table] = {}  # the tables in the status
         self._lines: dict[str, str] = {}  # the JSON of each of them
@@ -126,6 +128,7 @@ class Pipeline:
         self.epoch = 0
         self.parts: Parts | None = None  # of this epoch
         self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
+        self._tenure: set[asyncio.Task[None]] = set()  # cancelled once the lease is lost
         self._links: Links | None = None  # while an epoch is open
         self._links_task: asyncio.Task[None] | None = None
         self._dismissed = 0  # epochs below it must have no members
@@ -165,7 +168,7 @@ class Pipeline:
                     task.cancel()
                 await asyncio.wait([running, gone])
         finally:
-            self.host.leads.discard(self.name)
+            self.host.leads.discard(self.key)
             await finished(self.lease.release())
             await self._close()
             self.source.close()
@@ -181,7 +184,7 @@ class Pipeline:
                 renewed_at = now()
                 services = await self.host.registry.services()
                 if held:
-                    for request in await self.host.registry.take_requests(self.name):
+                    for request in await self.host.registry.take_requests(self.key):
                         if request.get("kind") == "savepoint":
                             nonce, last = str(request["nonce"]), bool(request.get("last"))
                             self.loop.tell(SavepointAsked(request=nonce, last=last))
@@ -191,7 +194,7 @@ class Pipeline:
                         elif request.get("kind") == "command":
                             self._hint.set()
                     if self._links is not None:
-                        await self.host.registry.announce_epoch(self.name, self.epoch)
+                        await self.host.registry.announce_epoch(self.key, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
             except Unavailable:
                 # Redis does not answer. The lease may still be ours until it must have expired; members are unknown.
@@ -219,7 +222,7 @@ class Pipeline:
         try:
             return await self.lease.acquire()
         except NoRoom:  # without a leader, the pipeline's old streams would never be freed
-            if freed := await channels.free(self.host.redis, self.name, self.lease.name):
+            if freed := await channels.free(self.host.redis, self.key, self.lease.name):
                 log.warning("Redis is full and pipeline %s has no leader: removed %d of its streams", self.name, freed)
             raise
 
@@ -227,7 +230,7 @@ class Pipeline:
         members = []
         for service in services:
             if service.role in ("reader", "writer") and self._speaks_with(service):
-                failed = service.failed.get(self.name)
+                failed = service.failed.get(self.key)
                 members.append(
                     MemberSeen(
                         incarnation=service.incarnation,
@@ -260,7 +263,7 @@ class Pipeline:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
             async with self._showing:
-                if self.leader.state != IDLE and not self._gone.is_set():
+                if self.leader.state != IDLE and not self._silent:
                     with suppress(Unavailable):
                         await self._put_status()
 
@@ -268,20 +271,20 @@ class Pipeline:
         if self.leader.state == STOPPED and not self._last_tables and self.leader.base is not None:
             self._last_tables = await in_store(self._tables_at, self.leader.base)
         if self.source.hosts.several:
-            self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
+            self.source.hosts.follow(await self.host.registry.status(self.key), now=time.time())
         try:
             tables = self._tables()
-            await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
+            await self.host.registry.put_status(self.key, "enumerator", self._status(), tables=tables)
             await self._show_splits()
         except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
             dead = self.epoch or self.leader.tail + 1
-            if freed := await channels.drop(self.host.redis, self.name, before=dead):
+            if freed := await channels.drop(self.host.redis, self.key, before=dead):
                 log.warning("Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name)
 
     async def _show_splits(self) -> None:
         if changed := self._grids.changed(self.leader.enumerator, time.monotonic()):
             try:
-                await self.host.registry.put_splits(self.name, changed)
+                await self.host.registry.put_splits(self.key, changed)
             except Unavailable:
                 self._grids.forget()
                 raise
@@ -312,15 +315,12 @@ class Pipeline:
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
-        waiting = self.source.waiting_for
         resting = leader.state == RESTING
-        if resting:
-            at = datetime.fromtimestamp(leader.retry_at, tz=UTC)
-            waiting = f"the next try, at {at:%H:%M:%S} UTC ({leader.failures} failed in a row): {leader.cause}"
-        elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
-            waiting = f"a new epoch ({leader.state}): {leader.cause}"
-        elif leader.state == STOPPED:
-            waiting = f"a person: the pipeline is {leader.agenda.standing.mode}"
+        waiting = leader.waiting_for(self.loop.now())
+        if not (resting or leader.still):
+            waiting = self.source.waiting_for or waiting
+        if leader.still and leader.agenda.standing.mode == "deleting":
+            waiting = self._deletes()
         return {
             "at": time.time(),
             **self._measures.shown(),
@@ -354,6 +354,10 @@ class Pipeline:
             "marks": self.marks.shown(),
             "rates": self._rated,
         }
+
+    def _deletes(self) -> str | None:
+        """What a pipeline that is being deleted waits for."""
+        return "a Spark writer, to drop the lake tables of the deleted pipeline" if self.commanding.purging else None
 
     def _halted(self) -> str:
         """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
@@ -405,7 +409,10 @@ class Pipeline:
             self.marks.saved(event.checkpoint)
         in_flight = self.leader.in_flight
         effects = self._handled(event, now)
-        (self.host.leads.discard if self.leader.state == IDLE else self.host.leads.add)(self.name)
+        (self.host.leads.discard if self.leader.state == IDLE else self.host.leads.add)(self.key)
+        if self.leader.state == IDLE:
+            for task in self._tenure:
+                task.cancel()
         if in_flight is not None and any(isinstance(effect, CloseEpoch) for effect in effects):
             self._measures.count("checkpoint_failures")
         return effects
@@ -434,9 +441,9 @@ class Pipeline:
                 assert self.parts is not None
                 self._spawn(self.parts.save(checkpoint, state))
             case ReadJournal():
-                self.loop.spawn(self._read_journal())
+                self._spawn_leading(self._read_journal())
             case WriteEntry():
-                self.loop.spawn(self._write_entry(effect))
+                self._spawn_leading(self._write_entry(effect))
             case OpenEpoch():
                 await self._close()
                 self.epoch, self.marks = effect.epoch, Marks()
@@ -452,15 +459,23 @@ class Pipeline:
             case Dismiss(before=before):
                 self._dismissed = max(self._dismissed, before)
                 if self._dismissing is None or self._dismissing.done():
-                    self._dismissing = self.loop.spawn(self._dismiss())
+                    self._dismissing = self._spawn_leading(self._dismiss())
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
-                self.loop.spawn(self._carry_out(effect))
+                self._spawn_leading(self._carry_out(effect))
             case DeletePipeline(purge=purge):
-                self.loop.spawn(self._delete(purge))
+                self._spawn_leading(self._delete(purge))
             case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop() | FindPlace():
                 self._spawn(self.source.answer(effect))
             case _:
                 raise ProtocolError(f"the enumerator can't carry out {type(effect).__name__}")
+
+    def _spawn_leading(self, work: Coroutine[Any, Any, Event | None]) -> asyncio.Task[None]:
+        """Start slow work of this leader: the loss of its lease cancels it. A call to the store that is under way then
+        goes on in its thread, as that of a suspended leader might."""
+        task = self.loop.spawn(work)
+        self._tenure.add(task)
+        task.add_done_callback(self._tenure.discard)
+        return task
 
     def _spawn(self, work: Coroutine[Any, Any, Event | None]) -> None:
         """Start slow work of this epoch: its failure ends the epoch, the epoch's end cancels it, and a later answer is
@@ -519,6 +534,8 @@ class Pipeline:
                 self._note_written(order.entry)
                 return EntryWritten(slot=order.slot, nonce=order.entry.nonce)
             found = self.store.entry(order.slot)
+            whose = f"is of {found.nonce}" if found else "can't follow an entry that is gone"
+            log.warning("pipeline %s: slot %d of the journal is refused to us: it %s", self.name, order.slot, whose)
             return EntryRefused(slot=order.slot, nonce=found.nonce if found else "")
 
         return await self._until_available(write)
@@ -537,8 +554,10 @@ class Pipeline:
             try:
                 await self.commanding.delete(purge=purge)
                 async with self._showing:  # so that no status comes after it
-                    await self.host.registry.forget(self.name)
-                    self._gone.set()
+                    self._silent = True
+                    await forget(self.host.redis, self.host.registry, self.store.life)
+                await in_store(self.store.end)
+                self._gone.set()
                 log.info("pipeline %s is deleted", self.name)
                 return
             except Unavailable as error:
@@ -572,14 +591,14 @@ class Pipeline:
             self.source.close()
             self.source, self.version = SourceReader(config), order.definition
         topology = order.plan.topology
-        names = [channels.stream_name(self.name, order.epoch, *pair) for pair in topology.channels()]
+        names = [channels.stream_name(self.key, order.epoch, *pair) for pair in topology.channels()]
         if await self._tight():
-            await channels.drop(self.host.redis, self.name, before=order.epoch)
+            await channels.drop(self.host.redis, self.key, before=order.epoch)
         await channels.create(self.host.redis, names, {"epoch": order.epoch, "leader": self.host.incarnation})
-        await self.host.registry.announce_epoch(self.name, order.epoch)
+        await self.host.registry.announce_epoch(self.key, order.epoch)
         links = self._links = Links(
             self.host.redis,
-            self.name,
+            self.key,
             order.epoch,
             ENUMERATOR,
             inbound=topology.inbound(ENUMERATOR),
@@ -587,7 +606,7 @@ class Pipeline:
         )
         opened = asyncio.Event()
         self._links_task = asyncio.create_task(self._run_links(links, order.epoch, opened))
-        await channels.drop(self.host.redis, self.name, before=order.epoch)
+        await channels.drop(self.host.redis, self.key, before=order.epoch)
         enumerator = None
         if order.base is not None:
             enumerator = await in_store(self._restored, order.plan, order.base)
@@ -636,7 +655,7 @@ class Pipeline:
         while before < self._dismissed:
             trying = self._dismissed
             try:
-                await channels.drop(self.host.redis, self.name, before=trying)
+                await channels.drop(self.host.redis, self.key, before=trying)
                 before = trying
             except Unavailable as error:
                 log.warning("pipeline %s: members are not yet dismissed: %s; trying again", self.name, error)
@@ -664,21 +683,40 @@ async def main() -> None:
     redis = connect(environment.need_redis_url())
     store = Store(environment.need_store_url())
     host = Host("enumerator", redis, store)
-    leading: dict[str, asyncio.Task[None]] = {}
+    leading: dict[Key, asyncio.Task[None]] = {}
 
     async def look(group: asyncio.TaskGroup) -> None:
         while True:
             with suppress(Unavailable):
-                for name in await in_store(store.pipelines):
-                    if name not in leading or leading[name].done():
-                        leading[name] = group.create_task(_lead(host, store.pipeline(name), environment))
+                lives = {life.key: life for life in await in_store(store.lives)}
+                for key in [key for key in leading if key not in lives]:
+                    leading.pop(key).cancel()  # deleted, by this service or another
+                for key, life in lives.items():
+                    if key not in leading or leading[key].done():
+                        leading[key] = group.create_task(_lead(host, store.open(life), environment))
             await asyncio.sleep(1.0)
+
+    async def sweep() -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                for life in await _SWEEPING.call(store.sweep):
+                    await forget(redis, host.registry, life)
+            except (CutlineError, OSError) as error:
+                log.warning("what deleted pipelines left could not be swept: %s; trying again later", error)
 
     async with together() as group:
         looking, present = group.create_task(look(group)), group.create_task(host.present())
+        sweeping = group.create_task(sweep())
         await host.asked_to_end.wait()
-        for task in (looking, *leading.values(), present):
+        for task in (looking, sweeping, *leading.values(), present):
             task.cancel()
+
+
+async def forget(redis: Redis, registry: Registry, life: Life) -> None:
+    """Remove everything about a life that has ended from Redis."""
+    await registry.forget(life.key)
+    await channels.drop(redis, life.key, before=sys.maxsize)
 
 
 async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:

@@ -57,6 +57,11 @@ class Collecting:
         """Whether every part is in the store."""
         return ENUMERATOR in self.parts and self.reported == {*topology.readers, *topology.writers}
 
+    def missing(self, topology: Topology) -> list[str]:
+        """The members whose part is not whole yet. The enumerator's is ordered last, so until then it is not missed."""
+        members = (*topology.readers, *topology.writers, *((ENUMERATOR,) if self.ordered else ()))
+        return [member for member in members if member not in self.reported and member not in self.parts]
+
     def entry(self, staged: Iterable[StagedFile], tables: Mapping[str, TableEntry], now: float) -> CheckpointEntry:
         """The journal's entry, without what the leader adds: epoch, nonce and request."""
         stream = self.stream or StreamCut(position=None, source_time=None, inside=False)

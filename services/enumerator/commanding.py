@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cutline.common.config.pipeline import FIXED, PipelineConfig
-from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, choice
@@ -22,6 +22,7 @@ from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.restoring import restorable, restorable_savepoints
 from cutline.common.store.store import PipelineStore
+from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -78,6 +79,7 @@ def put_definition(store: PipelineStore, command: Command, definition: Mapping[s
             version, definition, by=command.by, at=command.at, command=command.n, note=note, base=in_force
         ):
             return version
+_REMOVING = Threads("remove", 2)  # a deletion may take long, and must not hold up an entry of a journal
 
 
 class Commanding:
@@ -90,6 +92,7 @@ class Commanding:
         self.store = store
         self.registry = registry
         self._settings_of = settings_of
+        self.purging = False  # a deletion waits until the Spark writer has dropped the lake tables
 
     def read(self) -> tuple[int, Orders, tuple[Command, ...], tuple[Command, ...]]:
         """The number of the newest finished command, the standing orders, the commands before it that are open, and
@@ -203,7 +206,7 @@ class Commanding:
                 if not any(service.role == SPARK_WRITER for service in await self.registry.services()):
                     cause = "no Spark writer is running, and only one can do this"
                     return refused(n, cause, "start one, and ask again")
-                status = await self.registry.status(self.store.name)
+                status = await self.registry.status(self.store.key)
                 answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
                 if str(n) in answers:
                     cause = answers[str(n)]
@@ -212,7 +215,7 @@ class Commanding:
                     request = {**self._request(command, status), "command": n}
                 if time.monotonic() - asked_at > ASK_AGAIN_SECONDS:
                     asked_at = time.monotonic()
-                    await self.registry.request(self.store.name, request, to=SPARK_WRITER)
+                    await self.registry.request(self.store.key, request, to=SPARK_WRITER)
             except ConfigError as error:
                 return refused(n, str(error), "look at the table's cause")
             except Unavailable as error:
@@ -231,18 +234,28 @@ class Commanding:
         return {"kind": "retry", "table": table}
 
     async def delete(self, *, purge: bool) -> None:
-        """Remove the pipeline; returns once its life has ended. May be repeated after any part of it. In
-        Redis is then left what the leader has shown meanwhile."""
+        """Remove the pipeline's files, all but what says that it is being deleted. May be repeated after any part of
+        it. Before each step that destroys, the store is asked whether the pipeline is still to be deleted."""
         await in_store(self.store.put_deleting)
-        while purge:
+        self.purging = purge
+        while self.purging:
             if await in_store(self.store.purged):
+                self.purging = False
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        await in_store(self.store.remove_files)
-        await self.registry.forget(self.store.name)
+        await _REMOVING.call(self._remove_files)
+        await self.registry.forget(self.store.key)
         await asyncio.sleep(LEAVE_SECONDS)
-        await in_store(self.store.remove_files)  # what members wrote until they left
-        await in_store(self.store.end)
+        await _REMOVING.call(self._remove_files)  # what members wrote until they left
+
+    def _remove_files(self) -> None:
+        orders = self.store.commands.orders()
+        if not self.store.has_ended() and orders.mode != "deleting":
+            raise ProtocolError(
+                f"pipeline {self.store.name} is {orders.mode}, and its leader was about to remove its files; nothing"
+                " was removed"
+            )
+        self.store.remove_files()
 
 
 def refused(n: int, cause: str, remedy: str) -> CommandAnswered:

@@ -399,6 +399,15 @@ class SplittingFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableLockedOut(Event):
+    """Another session holds a lock on the table, so `FindRange` or `FindBound` has no answer yet."""
+
+    table_id: str
+    generation: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindTables(Effect):
     """Find tables other than those `known`. Answered by `TablesFound`, with start and stop if the pipeline `begins`."""
 

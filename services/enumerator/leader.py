@@ -39,6 +39,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
@@ -80,6 +81,7 @@ from cutline.services.enumerator.events import (
     SplittingFailed,
     StopFound,
     TableDescribed,
+    TableLockedOut,
     TablesFound,
     WriteCheckpoint,
     WriteEntry,
@@ -130,7 +132,7 @@ REPEATED = "_ignore_repeated"  # the sender repeats it until it is carried out
 Row = Mapping[type[Event], str]
 _TO_THE_ENUMERATOR: tuple[type[Event], ...] = (
     MessageReceived, PartStored, TablesFound, PlaceFound, StopFound, TableDescribed, RangeFound, BoundFound,
-    SplittingFailed,
+    SplittingFailed, TableLockedOut,
 )  # fmt: skip
 _COMMANDS: Row = {
     CommandAccepted: "_command_accepted",
@@ -324,6 +326,27 @@ class Leader:
     def _delete(self) -> list[Effect]:
         orders = self.agenda.standing
         return [DeletePipeline(purge=orders.purge)] if orders.mode == "deleting" and self.still else []
+
+    def waiting_for(self, now: float) -> str | None:
+        """What holds the pipeline up, for its status; None while it goes on, or has halted or ended."""
+        match self.state:
+            case LeaderState.RESTING:
+                at = datetime.fromtimestamp(self.retry_at, tz=UTC)
+                return f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row): {self.cause}"
+            case LeaderState.READING | LeaderState.GATHERING | LeaderState.PROPOSING | LeaderState.OPENING:
+                return f"a new epoch ({self.state}): {self.cause}"
+            case LeaderState.STOPPED:
+                return f"a person: the pipeline is {self.agenda.standing.mode}"
+            case LeaderState.LEADING if self.in_flight is not None and now - self.started_at > DOUBT_SECONDS:
+                return self._late(self.in_flight[0], now - self.started_at)
+        return None
+
+    def _late(self, slot: int, seconds: float) -> str:
+        """The checkpoint in flight takes long: by whose fault."""
+        awaited = "the store, which has not taken its entry"
+        if self.enumerator is not None and (collecting := self.enumerator.collecting) is not None:
+            awaited = f"the part of {', '.join(collecting.missing(self.enumerator.plan.topology))}"
+        return f"checkpoint {slot}, begun {seconds:.0f} s ago: it lacks {awaited}"
 
     @property
     def limits(self) -> Limits:
@@ -535,8 +558,16 @@ class Leader:
     def _entry_refused(self, event: EntryRefused, now: float) -> list[Effect]:
         if event.nonce == self._wanted:  # it is written, and the answer was lost
             return self._written(event.slot, now)
+        if event.slot == self.tail + 1 and event.nonce.startswith(f"{self.incarnation}:{self.run}:"):
+            return self._next_epoch(f"slot {event.slot} of the journal holds an earlier entry of ours, written late")
         if event.slot == self.tail + 1:
-            return self._next_epoch(f"slot {event.slot} of the journal holds another leader's entry")
+            # It counts as a failure, so that a journal which refuses every entry is not asked without a pause.
+            cause = (
+                f"slot {event.slot} of the journal holds another leader's entry"
+                if event.nonce
+                else f"slot {event.slot} of the journal was refused: the entry before it is gone from the store"
+            )
+            return self._failed(cause, now, halts=False, lost=Loss.NOTHING)
         return []
 
     def _written(self, slot: int, now: float) -> list[Effect]:

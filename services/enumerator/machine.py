@@ -7,6 +7,8 @@
 - Splits are pulled: a reader says how many it has room for. Unstarted splits are taken back for an idle reader.
 - A report is accepted once, if its split is out with that attempt and generation; any other is late and ignored. When a
   reader had to cut a chunk short, the rest becomes a split with a number of its own.
+- A table that another session of the source has locked waits by itself (holds.py): its chunks are kept back, use up no
+  attempt, and are tried one at a time.
 - When all chunks of a table are reported, their watermarks are folded into one pair and the table goes to the
   incremental split (FLIP-27's completed snapshot splits; DBLog's watermarks). On every channel the cause is sent before
   its effect, so any consistent cut that has a table's first change also has its chunk rows.
@@ -88,9 +90,11 @@ from cutline.services.enumerator.events import (
     StopFound,
     TableDescribed,
     TableFound,
+    TableLockedOut,
     TablesFound,
     WriteCheckpoint,
 )
+from cutline.services.enumerator.holds import Holds
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.table_commands import (
     ASKED,
@@ -128,7 +132,8 @@ class Enumerator:
         self.plan = plan
         self._tables = Tables()
         self.todo: deque[SnapshotSplit] = deque()
-        self.shelved: list[SnapshotSplit] = []  # queued splits of paused tables
+        self.shelved: list[SnapshotSplit] = []  # queued splits of paused tables, and of held ones
+        self.holds = Holds()
         self.gone: dict[str, int] = {}  # tables that left the pipeline -> their last generation
         self.commands_done = 0  # the number of the last command taken
         self.refused: dict[int, tuple[str, str]] = {}  # cause and remedy, by the command's number
@@ -195,12 +200,18 @@ class Enumerator:
             case RangeFound(table_id=table_id, generation=generation, range=key_range):
                 if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
                     table.splitter.ranged(key_range)
-                    self._tables.put(table)
+                    self._let_go(self._tables.put(table))
                 return self._hand_out()
             case BoundFound(table_id=table_id, generation=generation, end=end):
                 if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    self._queue(*table.splitter.bounded(end))
-                    self._tables.put(table)
+                    splits = table.splitter.bounded(end)
+                    self._let_go(self._tables.put(table))
+                    self._queue(*splits)
+                return self._hand_out()
+            case TableLockedOut(table_id=table_id, generation=generation, cause=cause):
+                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
+                    table.splitter.asked = False
+                    self._hold(self._tables.put(table), cause, now)
                 return self._hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause, restart=restart):
                 return self.fail(table_id, generation, cause, restart) + self._hand_out()
@@ -216,7 +227,7 @@ class Enumerator:
                 self._in_flight(checkpoint).take_own(ref)
                 return self._complete(now)
             case Ticked():
-                return self._ask_for_stop(now) + self._look_again(now) + self._find_new(now)
+                return self._ask_for_stop(now) + self._look_again(now) + self._find_new(now) + self._try_held(now)
         raise ProtocolError(f"the enumerator has no rule for {type(event).__name__}")
 
     def _message(self, channel: str, message: Message, now: float) -> list[Effect]:
@@ -236,7 +247,7 @@ class Enumerator:
             case SplitReport():
                 return self._report(message) + self._hand_out()
             case SplitFailed():
-                return self._split_failed(message) + self._hand_out()
+                return self._split_failed(message, now) + self._hand_out()
             case TableReport():
                 return self._table_report(message) + self._hand_out()
             case TablePaused():
@@ -395,6 +406,7 @@ class Enumerator:
 
     def drop_splits(self, table_id: str) -> None:
         """Drop the splits of a table, queued or out; their reports will be late."""
+        self.holds.end(table_id)
         self.todo = deque(split for split in self.todo if split.table_id != table_id)
         self.shelved = [split for split in self.shelved if split.table_id != table_id]
         self.out = {key: held for key, held in self.out.items() if held[0].table_id != table_id}
@@ -409,10 +421,37 @@ class Enumerator:
         self.todo += [split for split in self.shelved if split.table_id == table_id]
         self.shelved = [split for split in self.shelved if split.table_id != table_id]
 
+    def _hold(self, table: Table, cause: str, now: float) -> None:
+        """Leave a locked table alone for a while."""
+        self.holds.hold(table.table_id, cause, now)
+        self.shelve(table.table_id)
+        self._tables.put(dataclasses.replace(table, cause=cause))
+
+    def _let_go(self, table: Table) -> None:
+        """A table could be read, so no lock holds it (any more)."""
+        if (cause := self.holds.end(table.table_id)) is None:
+            return
+        if table.cause == cause:
+            self._tables.put(dataclasses.replace(table, cause=None))
+        if table.phase != PAUSED:
+            self.unshelve(table.table_id)
+
+    def _try_held(self, now: float) -> list[Effect]:
+        """Try the held tables that are due: one chunk each, else the question for the next."""
+        due = self.holds.take_due(now)
+        for name in due:
+            if self.tables[name].phase == PAUSED:
+                self._let_go(self.tables[name])
+            elif split := next((split for split in self.shelved if split.table_id == name), None):
+                self.shelved.remove(split)
+                self.todo.appendleft(split)
+        return self._hand_out() if due else []
+
     def _queue(self, *splits: SnapshotSplit, first: bool = False) -> None:
-        """Queue splits of one table; those of a paused one wait."""
-        if splits and self.tables[splits[0].table_id].phase == PAUSED:
-            self.shelved += splits
+        """Queue splits of one table; those of a paused one wait, and of a held one, but for the chunk that is tried."""
+        name = splits[0].table_id if splits else ""
+        if splits and (self.tables[name].phase == PAUSED or self.holds.waits(name)):
+            self.shelved = [*splits, *self.shelved] if first else [*self.shelved, *splits]
         elif first:
             self.todo.extendleft(reversed(splits))
         else:
@@ -483,11 +522,13 @@ class Enumerator:
         except SourceLost as error:  # chunks were read from two servers, whose watermarks don't compare
             return self.fail(table.table_id, table.generation, error.cause, restart=True)
         self.accepted[report.split_id] = report.attempt
+        self._let_go(table)
+        cause = self.tables[table.table_id].cause
         if report.cut_at is not None:
             self._queue(table.splitter.rest(split, report.cut_at), first=True)
             split = dataclasses.replace(split, split_end=report.cut_at)
         done, rows = table.splits_done + 1, table.rows_done + report.rows
-        table = dataclasses.replace(table, low=low, high=high, splits_done=done, rows_done=rows)
+        table = dataclasses.replace(table, low=low, high=high, splits_done=done, rows_done=rows, cause=cause)
         if self.plan.exact:
             table = table.with_completed(
                 CompletedSplit(split_start=split.split_start, split_end=split.split_end, high=report.high)
@@ -499,15 +540,22 @@ class Enumerator:
         self._tables.put(table)
         return []
 
-    def _split_failed(self, failed: SplitFailed) -> list[Effect]:
+    def _split_failed(self, failed: SplitFailed, now: float | None = None) -> list[Effect]:
+        """`now` is None for a report that was in flight at a cut."""
         held = self.out.get(failed.split_id)
         if held is None or held[0].attempt != failed.attempt:
             return []
         del self.out[failed.split_id]
+        again = dataclasses.replace(held[0], attempt=failed.attempt + 1)
+        if failed.remedy == Remedy.WAIT:
+            if now is not None:
+                self._hold(self.tables[failed.table_id], failed.cause, now)
+            self._queue(again, first=True)
+            return []
         failures = self.failures[failed.split_id] = self.failures.get(failed.split_id, 0) + 1
         # The attempt's number does not count failures: each restore raises it too.
         if failed.remedy == Remedy.RETRY and failures < MAX_ATTEMPTS:
-            self._queue(dataclasses.replace(held[0], attempt=failed.attempt + 1), first=True)
+            self._queue(again, first=True)
             return []
         return self.fail(failed.table_id, failed.generation, failed.cause, failed.remedy == Remedy.RESTART)
 
@@ -522,7 +570,7 @@ class Enumerator:
             table = self._tables.being_split(name, self.tables[name].generation)
             if name in self._tables.asking or table is None or (splitter := table.splitter) is None:
                 continue
-            if table.phase == PAUSED:
+            if table.phase == PAUSED or self._kept_back(name):
                 continue
             self.todo += splitter.take(want - len(self.todo))
             if len(self.todo) < want and (question := splitter.wants()) is not None:
@@ -536,6 +584,13 @@ class Enumerator:
                 self.free[reader] -= 1
                 effects.append(Send(receiver=reader, message=AssignSplits(splits=(split,))))
         return effects + self._take_back()
+
+    def _kept_back(self, name: str) -> bool:
+        """Whether a table is held, and no question of it is the next try."""
+        if name not in self.holds:
+            return False
+        known = (*self.shelved, *self.todo, *(split for split, _ in self.out.values()))
+        return self.holds.waits(name) or any(split.table_id == name for split in known)
 
     @staticmethod
     def _question(question: str, splitter: Splitter) -> Effect:
@@ -657,6 +712,8 @@ class Enumerator:
             head["commands"] = {"done": self.commands_done, "refused": refused}
         if self.shelved:
             head["shelved"] = to_plain(self.shelved)
+        if held := self.holds.names():
+            head["held"] = held
         if self.gone:
             head["gone"] = dict(self.gone)
         return State(head=head, values=values, schemas=schemas)
@@ -665,6 +722,7 @@ class Enumerator:
         """A machine with the part of the state that reports change."""
         machine = Enumerator(self.plan)
         machine._tables, machine.accepted = self._tables.copy(), dict(self.accepted)
+        machine.holds = self.holds.copy()
         machine.todo, machine.out, machine.shelved = deque(self.todo), dict(self.out), list(self.shelved)
         return machine
 
@@ -685,6 +743,8 @@ class Enumerator:
         machine.stop_place = from_plain(Position | None, head["stopPlace"])
         machine.at_stop = head["atStop"]
         machine.shelved = list(from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])))
+        for name in head.get("held", ()):
+            machine.holds.hold(name, machine.tables[name].cause or "", now=float("-inf"))  # tried at once
         machine.gone = dict(head.get("gone", {}))
         commands = head.get("commands", {"done": 0, "refused": []})
         machine.commands_done = commands["done"]
@@ -761,8 +821,8 @@ class Enumerator:
                 raise ProtocolError(f"split {split.split_id} is queued or out, and its table is not being split")
         if any(self.tables[split.table_id].phase == PAUSED for split in self.todo):
             raise ProtocolError("a split of a paused table is queued")
-        if any(self.tables[split.table_id].phase != PAUSED for split in self.shelved):
-            raise ProtocolError("a split is kept back, and its table is not paused")
+        if any(self.tables[s.table_id].phase != PAUSED and s.table_id not in self.holds for s in self.shelved):
+            raise ProtocolError("a split is kept back, and its table is neither paused nor held")
         if any(reader not in self.free for _, reader in self.out.values()) or min(self.free.values(), default=0) < 0:
             raise ProtocolError(f"splits are out at readers that the plan lacks, or that had no room: {self.free}")
         for split_id, attempt in self.accepted.items():

@@ -15,11 +15,19 @@ from typing import Any, TypeVar
 
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, SourceRefused, Unavailable
-from cutline.common.mesh.loop import OneThread
+from cutline.common.errors import (
+    CutlineError,
+    NextGeneration,
+    NoTable,
+    SourceLost,
+    SourceRefused,
+    TableLocked,
+    Unavailable,
+)
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
 from cutline.common.table_id import split_table_id, table_id_of
+from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
@@ -34,6 +42,7 @@ from cutline.services.enumerator.events import (
     StopFound,
     TableDescribed,
     TableFound,
+    TableLockedOut,
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
@@ -48,6 +57,7 @@ from cutline.services.sources.mysql.server import (
     flushed_position,
     identify,
     low_at,
+    oldest_transaction_seconds,
     unseen_xa,
     verify_position,
 )
@@ -74,7 +84,7 @@ class SourceReader:
         self._connection: Connection | None = None
         self._server: Server | None = None
         self._busy = False  # the thread waits for the server
-        self._thread, self._places_thread = OneThread(), OneThread()
+        self._thread, self._places_thread = Threads(f"{config.name}-questions"), Threads(f"{config.name}-places")
         self._notices: set[str] = set()  # already logged
         self._places = PositionFinder(self.hosts.connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []  # tables to describe
@@ -145,10 +155,14 @@ class SourceReader:
                     answer.set_result(found[table_id])
 
     async def binlog(self, *, read: Place | None, needed: Collection[Place]) -> dict[str, Any]:
-        """The status `binlog`: how far the source's binlog goes on after `read`, and for how long it still has all that
-        is `needed`. Ask it rarely. Raises what `look` raises, after one try.
+        """The status `binlog`: how far the source's binlog goes on after `read`, for how long it still has all that is
+        `needed`, and for how long Cutline's oldest transaction there has been open. Ask it rarely. Raises what `look`
+        raises, after one try.
         """
         logs = await self._thread.call(partial(self._on_connection, look))
+        oldest_seconds = await self._thread.call(
+            partial(self._on_connection, lambda connection, _: oldest_transaction_seconds(connection))
+        )
         oldest = logs.oldest_of(needed)
         files = [logs.files[0].file]
         if oldest is not None and 0 <= oldest < len(logs.files) - 1:
@@ -166,6 +180,7 @@ class SourceReader:
             "left_seconds": logs.seconds_left(needed, begun.__getitem__),
             "lag_bytes": logs.bytes_after(read),
             "clock_offset_seconds": logs.clock_offset_seconds,
+            "oldest_transaction_seconds": oldest_seconds,
             "at": time.time(),
         }
 
@@ -179,7 +194,7 @@ class SourceReader:
         """Close the connection, without waiting for it."""
         self.interrupt()
         self._thread.end(self._drop)
-        self._places_thread.end(lambda: None)
+        self._places_thread.end()
 
     def _notify(self, notice: str | None) -> None:
         """Log a notice once."""
@@ -306,6 +321,8 @@ def _low(connection: Connection, server: Server) -> Low:
 def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Event:
     try:
         return ask()
+    except TableLocked as error:
+        return TableLockedOut(table_id=table_id, generation=generation, cause=str(error))
     except SourceLost as error:  # NextGeneration if the table or a column of its key is gone
         again = isinstance(error, NextGeneration)
         return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=again)

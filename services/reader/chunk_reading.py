@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import pyarrow as pa
 
 from cutline.common.errors import SourceRefused, Unavailable
-from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.messages import Limits, SnapshotSplit
+from cutline.common.threads import Threads
 from cutline.services.reader.pace import Pace
 from cutline.services.sources.mysql.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window
 from cutline.services.sources.mysql.connection import Connection
@@ -22,6 +22,7 @@ from cutline.services.sources.mysql.server import threads_running
 LARGE_BYTES = 16 << 20
 BUSY_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
+SILENT_SECONDS = 10.0
 log = logging.getLogger("cutline.reader")
 
 
@@ -29,23 +30,51 @@ class ChunkReading:
     """The chunks of one reader. Each is read one batch ahead of the one that is asked for, so that SELECT and sending
     overlap; but not after a large batch, which is held alone.
 
-    All chunks and their window are read in one thread: one chunk is closed before the next one begins.
-    `waiting_for` names the obstacle while the source is too busy or unreachable. `connect` opens a connection to the
-    source.
+    All chunks and their window are read in one thread: one chunk is closed before the next one begins. Another one asks
+    how the server does meanwhile.
+    `connect` opens a connection to the source.
     """
 
-    def __init__(self, connect: Callable[[], Connection], window: Window, *, max_threads_running: int | None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        window: Window,
+        *,
+        max_threads_running: int | None,
+        name: str = "reader",
+    ) -> None:
+        """`name`: the pipeline's, for its threads."""
         self.split: SnapshotSplit
         self.window = window
-        self.waiting_for: str | None = None
+        self._obstacle: str | None = None  # while the source is too busy or unreachable
+        self._asked_at: float | None = None  # monotonic: since then an answer of the source is awaited
         self._connect = connect
         self._max_threads_running = max_threads_running
         self._quiet_at = float("-inf")  # when the source was last seen to be not too busy, monotonic
         self._pace = Pace(now=time.monotonic())
         self._limits_changed = asyncio.Event()
         self._batches: Generator[pa.RecordBatch | ChunkEnd, None, None] | None = None
-        self._thread = OneThread()
+        self._thread, self._questions = Threads(f"{name}-chunks"), Threads(f"{name}-questions")
         self._ahead: asyncio.Task[pa.RecordBatch | ChunkEnd] | None = None
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The obstacle, while the source is too busy, unreachable, or silent."""
+        if self._obstacle is not None or self._asked_at is None:
+            return self._obstacle
+        silent = time.monotonic() - self._asked_at
+        if silent < SILENT_SECONDS:
+            return None
+        return f"the source: it has sent nothing of {self.split.table_id} for {silent:.0f} s; is it up?"
+
+    @contextmanager
+    def _awaited(self) -> Iterator[None]:
+        """The source is asked something: while this lasts too long, `waiting_for` says so."""
+        self._asked_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self._asked_at = None
 
     def begin(self, split: SnapshotSplit, batches: Generator[pa.RecordBatch | ChunkEnd, None, None]) -> None:
         """Start reading this chunk; the one before has ended, or failed."""
@@ -53,7 +82,8 @@ class ChunkReading:
 
     async def next(self) -> pa.RecordBatch | ChunkEnd:
         """The next batch, or the end, after which there is no more. Raises what `read_chunk` raises."""
-        item = await (self._ahead or self._read())
+        with self._awaited():
+            item = await (self._ahead or self._read())
         alone = isinstance(item, ChunkEnd) or item.nbytes > LARGE_BYTES
         self._ahead = None if alone else self._read()
         return item
@@ -73,6 +103,7 @@ class ChunkReading:
         if self._ahead is not None:
             self._ahead.cancel()
         self._thread.end(self._close)
+        self._questions.end()
 
     def _close(self) -> None:
         with closing(self.window):
@@ -104,17 +135,18 @@ class ChunkReading:
             return
         connection = None
         try:
-            connection = await asyncio.to_thread(self._connect)
-            while (running := await asyncio.to_thread(threads_running, connection)) > most:
+            with self._awaited():
+                connection = await self._questions.call(self._connect)
+            while (running := await self._questions.call(threads_running, connection)) > most:
                 measured = f"Threads_running is {running}, over snapshot.max_threads_running {most}"
-                if self.waiting_for is None:
+                if self._obstacle is None:
                     log.warning("no chunk is read while the source is busy: %s", measured)
-                self.waiting_for = f"the source to become less busy ({time.time() - since:.0f} s so far): {measured}"
+                self._obstacle = f"the source to become less busy ({time.time() - since:.0f} s so far): {measured}"
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
         except (Unavailable, SourceRefused) as error:  # reading the chunk will fail too, and report it
             log.warning("could not ask the source how busy it is: %s", error)
         finally:
-            self.waiting_for, self._quiet_at = None, time.monotonic()
+            self._obstacle, self._quiet_at = None, time.monotonic()
             if connection is not None:
                 connection.close()
 
@@ -128,10 +160,11 @@ class ChunkReading:
             while True:
                 await asyncio.sleep(min(pause, LONGEST_PAUSE_SECONDS))
                 try:
-                    (await asyncio.to_thread(self._connect)).close()
+                    with self._awaited():
+                        (await self._questions.call(self._connect)).close()
                     return
                 except (Unavailable, SourceRefused) as error:
-                    self.waiting_for = f"the source (unreachable for {time.time() - since:.0f} s): {error}"
+                    self._obstacle = f"the source (unreachable for {time.time() - since:.0f} s): {error}"
                     pause *= 2
         finally:
-            self.waiting_for = None
+            self._obstacle = None

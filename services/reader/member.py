@@ -25,13 +25,14 @@ from cutline.common.errors import (
     ServerIdTaken,
     SourceLost,
     SourceRefused,
+    TableLocked,
     Unavailable,
 )
 from cutline.common.measures import Measures
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.links import Links
-from cutline.common.mesh.loop import Loop, OneThread
+from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Began, Effect, Event, SavePart, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
@@ -39,6 +40,7 @@ from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.topology import Topology, reader_name
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore
+from cutline.common.threads import Threads
 from cutline.services.reader.chunk_reading import ChunkReading
 from cutline.services.reader.events import (
     ChangeBatch,
@@ -70,6 +72,7 @@ CHANGES_WAIT_SECONDS = 0.5
 comes meanwhile cuts before all that it takes."""
 SMALL_BYTES = 1 << 18
 """Up to so many bytes of rows, handing them to a thread costs more than encoding them."""
+_ENCODING = Threads("encode", 2)  # for all pipelines: it waits for nothing
 log = logging.getLogger("cutline.reader")
 
 
@@ -105,7 +108,7 @@ class ReaderMember:
         )
         self.links = Links(
             host.redis,
-            store.name,
+            store.key,
             self.epoch,
             self.name,
             inbound=topology.inbound(self.name),
@@ -116,7 +119,7 @@ class ReaderMember:
         self.loop = Loop(self._handle, self._perform)
         self.marks = Marks()
         self.rows_sent = self.bytes_sent = 0
-        self.cursors: dict[str, tuple[BinlogCursor, OneThread]] = {}
+        self.cursors: dict[str, tuple[BinlogCursor, Threads]] = {}
         self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
         server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
         self.hosts = Hosts(self.config.source)
@@ -125,6 +128,7 @@ class ReaderMember:
             self.hosts.connect,
             Window(BinlogCursor(self.hosts.connect, server_id=server_id)),
             max_threads_running=self.config.snapshot.max_threads_running,
+            name=store.name,
         )
         self.waiting_for: str | None = None
         self.aged = AgedPositions()
@@ -157,7 +161,7 @@ class ReaderMember:
                 if records.body.get_total_buffer_size() < SMALL_BYTES:
                     body = to_ipc(records.body)
                 else:
-                    body = await asyncio.to_thread(to_ipc, records.body)
+                    body = await _ENCODING.call(to_ipc, records.body)
                 self.rows_sent += records.rows
                 self.bytes_sent += len(body)
                 message = dataclasses.replace(records, body=body)
@@ -205,6 +209,9 @@ class ReaderMember:
         await self.chunks.source_quiet()
         try:
             item = await self.chunks.next()
+        except TableLocked as error:
+            log.info("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.WAIT)
         except (Unavailable, SourceRefused) as error:
             log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
@@ -239,7 +246,7 @@ class ReaderMember:
                 server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != MAIN)
                 connect = self.hosts.connect_main if order.cursor == MAIN else self.hosts.connect
                 opened = BinlogCursor(connect, server_id=server_id, schema_changes=self.config.schema_changes)
-                self.cursors[order.cursor] = opened, OneThread()
+                self.cursors[order.cursor] = opened, Threads(f"{self.store.name}-{order.cursor}")
             cursor, thread = self.cursors[order.cursor]
             try:
                 changes = await thread.call(partial(self._read, cursor, order))
@@ -363,9 +370,9 @@ class ReaderMember:
                 ],
             }
             with suppress(Unavailable):
-                await self.host.registry.put_member_status(self.store.name, self.name, status, epoch=self.epoch)
+                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
                 if self.hosts.several:
-                    found = await self.host.registry.status(self.store.name)
+                    found = await self.host.registry.status(self.store.key)
                     if self.streams:
                         self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
                     else:

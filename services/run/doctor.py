@@ -6,7 +6,6 @@ the store, and into a warehouse on object storage, and removed.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import resource
@@ -24,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cutline.common import programs
+from cutline.common import programs, threads
 from cutline.common.config.environment import Environment, cache_folder
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.source import Address
@@ -39,7 +38,7 @@ from cutline.services.sources.mysql.binlog_age import if_short, retention
 from cutline.services.sources.mysql.connection import address, encryption
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
-from cutline.services.sources.mysql.server import clock, identify
+from cutline.services.sources.mysql.server import clock, identify, oldest_transaction_seconds
 from cutline.spark_writer import catalogue, jars
 
 OPEN_FILES = 4096
@@ -48,6 +47,8 @@ MEMORY_BYTES = 2 << 30
 DISK_BYTES = 1 << 30
 CLOCK_SECONDS = 60
 """Iceberg refuses commits when the clock was set back by more."""
+TRANSACTION_SECONDS = 600
+"""A SELECT of a chunk ends long before, by its time limit."""
 _BUILT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -116,7 +117,7 @@ def _redis(environment: Environment) -> Finding:
     if environment.redis_url is None:
         redis = programs.redis()
         return Finding(name="Redis", found=f"{redis.version} ({redis.where})")
-    version = asyncio.run(_redis_version(environment.redis_url))
+    version = threads.run(_redis_version(environment.redis_url))
     return Finding(name="Redis", found=f"{version} at {redacted(environment.redis_url)}")
 
 
@@ -239,6 +240,7 @@ def _source(config: PipelineConfig) -> Finding:
         ahead = clock(connection) / 1_000_000 - time.time()
         where, protected = address(connection), encryption(connection, config.source.tls)
         kept = retention(connection)
+        oldest = oldest_transaction_seconds(connection)
     remedies = []
     if abs(ahead) > CLOCK_SECONDS:
         remedies.append(
@@ -246,9 +248,15 @@ def _source(config: PipelineConfig) -> Finding:
         )
     if short := if_short(kept):
         remedies.append(f"the server keeps its binlog for {kept:.0f} s after the last write; {short}")
+    if oldest > TRANSACTION_SECONDS:
+        remedies.append(
+            f"a transaction of {where} has been open for {oldest:.0f} s, and ALTERs wait for it: find its session in"
+            " SHOW PROCESSLIST and end it, unless it reads a large table without a key"
+        )
+    held = f", oldest transaction of its user {oldest:.0f} s" if oldest >= 1 else ""
     return Finding(
         name="source",
-        found=f"{requirements.name(server)} at {where}, {protected}",
+        found=f"{requirements.name(server)} at {where}, {protected}{held}",
         remedy="; ".join(remedies) or None,
     )
 

@@ -32,11 +32,13 @@ from cutline.common import programs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry, tables
 from cutline.common.mesh.redis import connect, place
 from cutline.common.positions import High
 from cutline.common.store.records import CheckpointEntry, Publication
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.threads import Threads
 from cutline.services.run.preflight import check
 from cutline.services.run.supervisor import LONGEST_PAUSE_SECONDS, Child, Supervisor, free_port
 from cutline.services.run.terminal import TerminalView
@@ -50,6 +52,7 @@ LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
 ASK_AGAIN_SECONDS = 10.0
 _PROJECT = str(Path(__file__).resolve().parents[2])
+_SOURCE, _FETCHING = Threads("source"), Threads("jars")
 
 
 def _redis_child(workdir: Path, port: int, password: str, memory_bytes: int) -> Child:
@@ -136,7 +139,7 @@ class Run:
         definition = await self._checked()
         if definition is None:
             return
-        await asyncio.to_thread(
+        await _FETCHING.call(
             jars.fetch,
             jars.folder(),
             extras=catalogue.extras(definition["sink"]),
@@ -145,7 +148,7 @@ class Run:
         )
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
-            await asyncio.to_thread(define, store, definition)
+            await in_store(define, store, definition)
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
 
@@ -154,7 +157,7 @@ class Run:
         pause = 1.0
         while not self._interrupts:
             try:
-                return await asyncio.to_thread(self._check)
+                return await _SOURCE.call(self._check)
             except Unavailable as error:
                 self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
             with suppress(TimeoutError):
@@ -205,7 +208,7 @@ class Run:
         self._view.say(f"{self._config.name}: logs in {self._workdir / 'logs'}, API at {self._api_url}")
         try:
             with suppress(Unavailable):  # the status of an earlier run, in a Redis that outlived it
-                await self._registry.forget(self._config.name)
+                await self._registry.forget(store.key)
             while not self._interrupts and not await self._done():
                 await self._look(store)
             by_itself = (self._until or self._config.stop) and not self._interrupts
@@ -235,12 +238,12 @@ class Run:
         self._write_run_file()
         notes = []
         try:
-            self._status = await self._registry.status(self._config.name)
+            self._status = await self._registry.status(store.key)
         except Unavailable:
             notes.append(f"Redis at {place(self._redis_url)} does not answer; trying again")
         try:
-            if numbers := await asyncio.to_thread(store.publication_numbers, self._published):
-                self._publication = await asyncio.to_thread(store.publication, numbers[-1])
+            if numbers := await in_store(store.publication_numbers, self._published):
+                self._publication = await in_store(store.publication, numbers[-1])
                 self._published = numbers[-1]
         except Unavailable as error:
             notes.append(f"{error}; trying again")
@@ -292,7 +295,7 @@ class Run:
         if self._target is None and not pending(tables):
             try:
                 at = self._status.get("reader-0", {}).get("source_host")
-                self._target = await asyncio.to_thread(flushed_high, self._config, at=at)
+                self._target = await _SOURCE.call(flushed_high, self._config, at=at)
             except (Unavailable, SourceRefused) as error:
                 self._notes = (str(error),)
                 return False
@@ -308,7 +311,7 @@ class Run:
     async def _savepoint(self, store: PipelineStore) -> None:
         """Request a kept checkpoint and wait for its publication; CutlineError if it does not come, or on Ctrl-C."""
         nonce, stop_at = secrets.token_hex(8), self._interrupts + 1
-        before = await asyncio.to_thread(store.last_slot)
+        before = await in_store(store.last_slot)
         asked_at, deadline = -ASK_AGAIN_SECONDS, time.monotonic() + SAVEPOINT_SECONDS
         self._view.say("taking a savepoint" + ("; Ctrl-C again stops at once" if self._interrupts else ""))
         while time.monotonic() < deadline:
@@ -318,10 +321,10 @@ class Run:
                 # Requested repeatedly: Redis may have been emptied, or the leader may have died with the request.
                 with suppress(Unavailable):
                     request = {"kind": "savepoint", "nonce": nonce, "last": True}
-                    await self._registry.request(self._config.name, request)
+                    await self._registry.request(store.key, request)
                     asked_at = time.monotonic()
             await self._look(store)
-            slot = await asyncio.to_thread(_savepoint_slot, store, before, nonce)
+            slot = await in_store(_savepoint_slot, store, before, nonce)
             if slot is None:
                 self._notes = ("waiting for the savepoint's checkpoint",)
             elif self._published < slot:

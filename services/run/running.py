@@ -22,11 +22,13 @@ CHOICE_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 
 
-async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
+async def status_of(redis_url: str, pipeline: PipelineStore) -> dict[str, dict[str, Any]]:
     """The status parts of `pipeline`, {} if none is published; Unavailable if Redis doesn't answer."""
+    if pipeline.definition() is None:
+        return {}
     redis = connect(redis_url)
     try:
-        return await Registry(redis).status(pipeline)
+        return await Registry(redis).status(pipeline.key)
     finally:
         await redis.aclose()
 

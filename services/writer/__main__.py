@@ -21,7 +21,7 @@ from cutline.common.measures import TableRows
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host, run_service
 from cutline.common.mesh.links import Links
-from cutline.common.mesh.loop import Loop, OneThread
+from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.redis import connect
@@ -29,6 +29,7 @@ from cutline.common.mesh.topology import Topology, writer_name
 from cutline.common.schema import META_FIELDS
 from cutline.common.store.records import EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.threads import Threads
 from cutline.services.writer.machine import (
     Append,
     ChangesFile,
@@ -75,7 +76,7 @@ class Staging:
         self._open: dict[ChangesFile | ChunkFile, OpenChanges | OpenChunk] = {}
         self._budget = budget or Budget()
         # Closing a small file waits for the disk twice; the waits of many files overlap.
-        self._closing = ThreadPoolExecutor(CLOSING_THREADS)
+        self._closing = ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix=f"cutline-{store.name}-closing")
 
     def append(self, order: Append) -> None:
         """Append one Arrow IPC body."""
@@ -157,11 +158,11 @@ class Member:
             recording=False,
             after=epoch,
         )
-        self.thread = OneThread()
+        self.thread = Threads(f"{store.name}-staging")
         self.rows = TableRows(metrics_tables)
         self.staging = Staging(store, epoch, host.incarnation, counted=self.rows)
         self.links = Links(
-            host.redis, store.name, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
+            host.redis, store.key, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
         )
         self.loop = Loop(self._handle, self._perform)
         self.marks = Marks()
@@ -189,7 +190,7 @@ class Member:
                 "counters": self.rows.shown(),
             }
             with suppress(Unavailable):
-                await self.host.registry.put_member_status(self.store.name, self.name, status, epoch=self.epoch)
+                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Context, Decimal
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +47,8 @@ class Layout:
     `defaults`: the table keeps initial defaults of columns, so a file may lack a column that came later. Format version
     2 has none: there each file has every column with a default. `sort`: the order of the rows in each file
     (sorting.py). `partition`: how rows are divided into files (partitioning.py), `spec` is the same as Iceberg has it,
-    None if they are not.
+    None in a table that never had partitions. `comments` are those that another user gave to columns, by the lake's
+    field ids.
     """
 
     schema: TableSchema
@@ -58,6 +60,7 @@ class Layout:
     sort: Sort = ()
     partition: Partition = ()
     spec: Any = None
+    comments: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def in_memory(self) -> bool:
@@ -76,8 +79,10 @@ class Layout:
         return max(ids + [field_id(field.type.value_field) for field in self.arrow if pa.types.is_list(field.type)])
 
 
-def lay_out(jvm: Jvm, metadata: Any, schema: TableSchema, generation: int) -> Layout:
-    """Lay out `schema` in the lake table that has this TableMetadata.
+def lay_out(
+    jvm: Jvm, metadata: Any, schema: TableSchema, generation: int, comments: Mapping[int, str] = MappingProxyType({})
+) -> Layout:
+    """Lay out `schema` in the lake table that has this TableMetadata; `comments` replace those of the source's columns.
 
     A generation's offset is chosen when the generation is first seen and recorded by its first commit.
     """
@@ -91,13 +96,19 @@ def lay_out(jvm: Jvm, metadata: Any, schema: TableSchema, generation: int) -> La
     # As JSON, since each call to the JVM costs more than the rest.
     key, defaults = _identifier(schema), int(metadata.formatVersion()) >= DEFAULTS_VERSION
     columns = [
-        _to_json(column, field, required=column.field_id in key, defaults=defaults)
+        _to_json(column, field, required=column.field_id in key, defaults=defaults, comments=comments)
         for column, field in zip(schema.lake, fields, strict=True)
     ]
     made = {"type": "struct", "identifier-field-ids": [number + offset for number in key], "fields": columns}
     java = jvm.iceberg.SchemaParser.fromJson(json.dumps(made))
     return Layout(
-        schema=schema, generation=generation, offset=offset, arrow=pa.schema(fields), java=java, defaults=defaults
+        schema=schema,
+        generation=generation,
+        offset=offset,
+        arrow=pa.schema(fields),
+        java=java,
+        defaults=defaults,
+        comments=dict(comments),
     )
 
 
@@ -113,8 +124,8 @@ def _ids_agree(jvm: Jvm, metadata: Any, fields: Sequence[pa.Field]) -> bool:
     """Whether each field id of these fields has the same meaning in the lake, or is not in use there yet."""
     known: dict[int, tuple[str, str]] = {}
     for old in items(metadata.schemas()):
-        for field in json.loads(str(jvm.iceberg.SchemaParser.toJson(old)))["fields"]:
-            known |= _meanings(field["id"], field["name"], field["type"])
+        for each in json.loads(str(jvm.iceberg.SchemaParser.toJson(old)))["fields"]:
+            known |= _meanings(each["id"], each["name"], each["type"])
     return all(
         known.get(number, meaning) == meaning
         for field in fields
@@ -130,14 +141,16 @@ def _meanings(number: int, name: str, kind: str | Mapping[str, Any]) -> dict[int
     return {number: (name, kind["type"])} | elements
 
 
-def _to_json(column: Column, field: pa.Field, *, required: bool, defaults: bool) -> dict[str, Any]:
+def _to_json(
+    column: Column, field: pa.Field, *, required: bool, defaults: bool, comments: Mapping[int, str]
+) -> dict[str, Any]:
     """A field as Iceberg's JSON has it."""
     made = {
         "id": field_id(field),
         "name": field.name,
         "required": required,
         "type": iceberg_type(field),
-        "doc": comment(column),
+        "doc": comments.get(field_id(field), comment(column)),
     }
     value = default_value(column, field.type)
     if value is None or not defaults:

@@ -207,10 +207,24 @@ def _on_top(metadata: Any, at: int | None, found: Theirs) -> bool:
 
 
 def _columns(before: Any, after: Any) -> tuple[str, ...]:
-    names = [[str(field.name()) for field in schema.columns()] for schema in (before, after)]
-    gone = [f"without {name}" for name in names[0] if name not in names[1]]
-    added = [f"with {name}" for name in names[1] if name not in names[0]]
-    return tuple(gone + added) or ("other types or order",)
+    """Describe how columns differ; () if at most in their comments, which other users may change (table.py)."""
+    old, new = ({str(field.name()): field for field in schema.columns()} for schema in (before, after))
+    found = [f"without {name}" for name in old if name not in new] + [f"with {name}" for name in new if name not in old]
+    for name, field in new.items():
+        was = old.get(name)
+        if was is None:
+            continue
+        if str(was.type()) != str(field.type()):
+            found.append(f"{name} is {field.type()} instead of {was.type()}")
+        if bool(was.isOptional()) != bool(field.isOptional()):
+            found.append(f"{name} {'may' if field.isOptional() else 'may not'} be null")
+        if (was.writeDefault(), was.initialDefault()) != (field.writeDefault(), field.initialDefault()):
+            found.append(f"{name} has another default")
+        if was.fieldId() != field.fieldId():
+            found.append(f"{name} is another column of that name")
+    if not found and list(old) != list(new):
+        found.append("in another order")
+    return tuple(found)
 
 
 def _author(commit: Commit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -9,15 +10,17 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cutline.common.config.pipeline import TableOptions
+from cutline.common.config.pipeline import RetentionConfig, TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.spark_writer.catalogue import sqlite_path
 from cutline.spark_writer.iceberg.dead_rows import DeadRows
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
+from cutline.spark_writer.iceberg.naming import folder_name, leads_elsewhere
 from cutline.spark_writer.iceberg.objects import Rights, grant, is_secret
 from cutline.spark_writer.iceberg.table import FORMAT_VERSION, OWNER, SOURCE, VERSION, LakeTable, TableFault
+from cutline.spark_writer.iceberg.versions import LEAST, VERSIONS
 from cutline.spark_writer.session import CATALOG
 
 _PROPERTIES = {
@@ -26,9 +29,11 @@ _PROPERTIES = {
     "write.merge.mode": "merge-on-read",
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
+    VERSIONS: str(LEAST),
     "history.expire.min-snapshots-to-keep": "1",
 }
+_PLACING = ("jdbc", "hive", "glue")
+"""Types of catalogues that take a table's folder from us."""
 
 
 class Lake:
@@ -52,6 +57,8 @@ class Lake:
         self._dead_rows = DeadRows()
         self.w = 0
         """The number of the start that writes, once it has claimed one; new files are named after it."""
+        self.grace_began: Callable[[], float] = lambda: time.time() - RetentionConfig().grace_seconds
+        """Returns the time since which what a table was can be read: metadata files of later moments stay."""
         self._format_version = format_version
         self.jvm = Jvm(session)
         self._sqlite = sqlite_path(str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", "")))
@@ -148,11 +155,29 @@ class Lake:
                     self.catalog.createNamespace(space, self.jvm.root.java.util.HashMap())
             if not self.catalog.tableExists(identifier):
                 try:
-                    return self.catalog.createTable(identifier, schema, spec, properties)
+                    if (place := self._place(namespace, name)) is None:
+                        return self.catalog.createTable(identifier, schema, spec, properties)
+                    return self.catalog.createTable(identifier, schema, spec, place, properties)
                 except Py4JJavaError:
                     if not self.catalog.tableExists(identifier):
                         raise
             return self.catalog.loadTable(identifier)
+
+    def _place(self, namespace: str, name: str) -> str | None:
+        """Return the folder of a new table, None if the catalogue chooses it, as a REST catalogue does.
+
+        TableFault if the catalogue would choose a folder by a name that leads elsewhere.
+        """
+        parts = [folder_name(part) for part in (namespace, name)]
+        warehouse = self._own.get("warehouse", "")
+        if self._own.get("type") in _PLACING and ("://" in warehouse or warehouse.startswith(("/", "file:"))):
+            return "/".join([warehouse.rstrip("/"), *parts])
+        if any(leads_elsewhere(part) for part in (namespace, name)):
+            raise TableFault(
+                f"the catalogue makes a table's folder of its name, and {namespace}.{name} has characters that can lead"
+                " elsewhere; leave the table out of tables, or copy it by a pipeline with another catalogue"
+            )
+        return None
 
     def table(self, table_id: str, java: Any) -> LakeTable:
         """Return the LakeTable of one of Iceberg's Tables."""
@@ -167,6 +192,7 @@ class Lake:
             rights=rights,
             dead_rows=self._dead_rows,
             w=self.w,
+            grace_began=self.grace_began,
             wanted_version=self._version_of(table_id),
             wanted_sort=self._options_of(table_id).sort,
             wanted_partition=self._options_of(table_id).partition,

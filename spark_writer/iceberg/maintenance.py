@@ -12,8 +12,9 @@ It also lists all files of the table in each round, and fails if rows of its fil
 upkeep: Iceberg merges them as it commits, once a table has a hundred of a kind.
 
 Expiry removes snapshots that no ref names and that are older than a grace period, in which readers may still use them.
-Refs hold what must stay: `main`, the staging branch of the newest publication, the tags of kept cuts. No file of the
-store is deleted with a snapshot; tables that Cutline's first versions made name such files.
+Refs hold `main`, the staging branch of the newest publication and the kept cuts; the caller names whatever else the
+retained publications name (retention.py). No file of the store is deleted with a snapshot; tables that Cutline's first
+versions made name such files.
 """
 
 from __future__ import annotations
@@ -84,25 +85,29 @@ def compact(
     )
 
 
-def expire(table: LakeTable, *, before_ms: int, store: str | None = None) -> set[str]:
-    """Expire snapshots that no ref holds and that are older than `before_ms`; delete the files that they alone named.
+def expire(table: LakeTable, *, before_ms: int, kept: Collection[int] = (), store: str | None = None) -> set[str]:
+    """Expire snapshots that no ref holds, that are older than `before_ms` and not among `kept`; delete the files that
+    they alone named.
 
     A file is deleted only if no manifest of a retained snapshot names its path. Those in the folder `store` (a full
     path that ends in a slash) are not deleted, but returned.
 
     Iceberg has two ways to find the files to delete. The incremental one, used while every snapshot is an ancestor of
     `main`, deletes each path that an expired snapshot removed from the table. That is wrong if several files share a
-    path, as the deletion vectors of one commit do: when one of them is replaced, the others still live there. The
-    other way subtracts the paths that retained snapshots name, and Iceberg uses it if snapshots are named by id. So
-    this function names the snapshots that Iceberg itself chose by age. Iceberg then reads each manifest of the
-    retained snapshots once, and only if a manifest goes: where nothing expired it costs nothing.
+    path, as the deletion vectors of one commit do: when one of them is replaced, the others still live there. The other
+    way subtracts the paths that retained snapshots name, and Iceberg uses it if snapshots are named by id. So this
+    function names the snapshots that Iceberg itself chose by age, without those to keep. Iceberg then reads each
+    manifest of the retained snapshots once, and only if a manifest goes: where nothing expired it costs nothing.
     """
     with failing_as(f"snapshots of {table.table_id} could not be expired"):
         table.refresh()
         unneeded = table.jvm.root.java.util.stream.Stream.builder()
-        expiry = table.java.expireSnapshots().expireOlderThan(before_ms).retainLast(1).deleteWith(unneeded)
-        for snapshot in expiry.apply():
-            expiry.expireSnapshotId(snapshot.snapshotId())
+        by_age = table.java.expireSnapshots().expireOlderThan(before_ms).retainLast(1)
+        old = [int(snapshot.snapshotId()) for snapshot in by_age.apply()]
+        expiry = table.java.expireSnapshots().expireOlderThan(0).deleteWith(unneeded)
+        for snapshot_id in old:
+            if snapshot_id not in kept:
+                expiry.expireSnapshotId(snapshot_id)
         expiry.commit()
         table.sync_metadata()
         paths = {str(path) for path in unneeded.build().toArray()}

@@ -1,12 +1,43 @@
-"""The names of the files that Cutline writes into a lake table: they say which start wrote them, for which table.
+"""The names of what Cutline writes into a warehouse: tables' folders, and the files in them.
 
+A table's folder is made of the source's names, which may be anything: `..`, a path, control characters, 64 letters of 4
+bytes. `folder_name` spells each as a name that file systems, object stores and addresses take as it is, and that is no
+other name's. Ordinary names stay as they are.
+
+A file's name says which start wrote it, for which table:
 `cutline-{pipeline}-{w}-{table}-{random}.{kind}`, where `{table}` is the end of the table's UUID in Iceberg: tables may
 share a folder, and a table that was dropped and made anew is another one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+_ESCAPE = "!"
+_LONGEST = 120
+_KEPT = 80
+
+
+def folder_name(name: str) -> str:
+    """Spell a name as the name of a folder: letters, digits, `-`, `_` and inner dots stay, each other byte of its UTF-8
+    becomes `!` and two hex digits. A long one ends in `!!` and a hash instead. Of two names the folders differ.
+    """
+    raw = name.encode("utf-8", "surrogatepass")
+    last = len(raw) - 1
+    spelled = "".join(
+        chr(byte) if byte in _PLAIN or (byte == 0x2E and 0 < at < last) else f"{_ESCAPE}{byte:02x}"
+        for at, byte in enumerate(raw)
+    )
+    if len(spelled) <= _LONGEST:
+        return spelled or _ESCAPE
+    return f"{spelled[:_KEPT]}{_ESCAPE}{_ESCAPE}{hashlib.sha256(raw).hexdigest()[:32]}"
+
+
+def leads_elsewhere(name: str) -> bool:
+    """Whether a folder of just this name may be another one than the name's own."""
+    return not name.strip(". ") or any(letter in "/\\" or ord(letter) < 0x20 for letter in name)
 
 
 def file_prefix(pipeline: str, w: int, uuid: str) -> str:

@@ -68,15 +68,15 @@ def chosen(
         if not schema.has(column_name):
             raise ValueError(
                 f"{schema.table_id} has no column {column_name}, by which partition in table_options divides its lake"
-                " table; add the column at the source and have the table read again, or copy it by a pipeline with"
-                " another partition"
+                " table; give it another partition there, or add the column at the source, then have the table read"
+                " again"
             )
         column = schema.column(column_name)
         kind = schema.field(column).type
         if not _fits(transform, kind):
             raise ValueError(
                 f"the column {column_name} of {schema.table_id} is {column.mysql_type}, for which Iceberg has no"
-                f" partition transform {transform}; copy the table by a pipeline with another partition"
+                f" partition transform {transform}; give the table another partition in table_options"
             )
         source = column.field_id + offset
         if (source, transform) in known:
@@ -110,7 +110,8 @@ def recorded(spec: Mapping[str, Any], arrow: pa.Schema) -> Partition:
         if field["source-id"] not in ids:
             raise ValueError(
                 f"the source dropped the column of the partition field {field['name']}, which divides the lake table;"
-                " add the column again and have the table read again, or copy it by a pipeline with another partition"
+                " give the table another partition in table_options, or add the column again, then have the table read"
+                " again"
             )
     return tuple((field["source-id"], field["transform"]) for field in spec["fields"])
 

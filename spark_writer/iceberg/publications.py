@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -104,8 +104,9 @@ class Publications:
         self._table: LakeTable | None = None
         self._tidied: tuple[Any, ...] = ()
 
-    def write(self, record: Publication, before: Publication | None) -> None:
-        """Write the rows of `record`; `before` is the last record that this start wrote, None at its first.
+    def write(self, record: Publication, before: Publication | None, left: Collection[int] = ()) -> None:
+        """Write the rows of `record`; `before` is the last record that this start wrote, None at its first. Then the
+        rows of the publications `left`, which a restore has left behind, go too.
 
         Raises Unavailable if another start has written rows of this pipeline since.
         """
@@ -119,8 +120,21 @@ class Publications:
             if before is not None:
                 return transaction.newAppend().appendFile(*added)
             transaction.updateProperties().set(self._writer, str(self._w)).commit()
-            replaced = self._files(table, self._rows_where(self._expressions.equal("checkpoint", record.n)))
-            others = pa.concat_tables([_ARROW.empty_table(), *_read(list(replaced), pipeline, record.n, record.n)])
+            gone = pa.array([*left, record.n], pa.int64())
+            between = self._rows_where(
+                self._expressions.greaterThanOrEqual("checkpoint", min([*left, record.n])),
+                self._expressions.lessThanOrEqual("checkpoint", max([*left, record.n])),
+            )
+            candidates = self._files(table, between)
+            kept = dict(
+                zip(
+                    candidates,
+                    _read(list(candidates), pipeline, lambda found: pc.is_in(found, value_set=gone)),
+                    strict=True,
+                )
+            )
+            replaced = {path: file for path, file in candidates.items() if len(kept[path]) < file.recordCount()}
+            others = pa.concat_tables([_ARROW.empty_table(), *(kept[path] for path in replaced)])
             return _overwrite(transaction, replaced, [*added, *_written(table, others)])
 
         self._commit(table, failure, prepare, first=before is None)
@@ -207,7 +221,9 @@ class Publications:
         with_more = self._files(table, either(others, expressions.greaterThan("checkpoint", oldest)))
         rows = retained_rows(kept, pipeline) if old else []
         merged = [pa.Table.from_pylist(rows, schema=_ARROW)]
-        merged += _read([path for path in replaced if path in with_more], pipeline, 0, oldest)
+        merged += _read(
+            [path for path in replaced if path in with_more], pipeline, lambda found: pc.less_equal(found, oldest)
+        )
         added = _written(table, pa.concat_tables(merged))
         failure = f"old rows of {NAMESPACE}.{NAME} could not be removed"
         self._commit(table, failure, lambda transaction: _overwrite(transaction, replaced, added))
@@ -308,17 +324,15 @@ def _overwrite(transaction: Any, replaced: Mapping[str, Any], added: Sequence[An
     return overwrite
 
 
-def _read(paths: Sequence[str], pipeline: str, first: int, last: int) -> list[pa.Table]:
-    """The rows of files, without this pipeline's of publications `first` to `last`."""
+def _read(paths: Sequence[str], pipeline: str, gone: Callable[[Any], Any]) -> list[pa.Table]:
+    """The rows of each of these files, without this pipeline's of the publications that are `gone`, by number."""
 
     def read(path: str) -> pa.Table:
         with open_parquet(path) as file:
             found = file.read().select(_ARROW.names).cast(_ARROW)
-        numbers = found["checkpoint"]
-        within = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
-        return found.filter(pc.invert(pc.and_(pc.equal(found["pipeline"], pipeline), within)))
+        return found.filter(pc.invert(pc.and_(pc.equal(found["pipeline"], pipeline), gone(found["checkpoint"]))))
 
-    with ThreadPoolExecutor(_READERS) as readers:
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="cutline-publications") as readers:
         return list(readers.map(read, paths))
 
 

@@ -6,10 +6,11 @@ import logging
 
 from py4j.protocol import Py4JJavaError
 
+from cutline.common.table_id import table_id_of
 from cutline.spark_writer.iceberg.jvm import failing_as, items
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.publications import NAME, NAMESPACE
-from cutline.spark_writer.iceberg.table import OWNER
+from cutline.spark_writer.iceberg.table import OWNER, SOURCE
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -19,7 +20,8 @@ def purge(lake: Lake) -> list[str]:
     """Drop every table that names this pipeline as its maker, with its files, and the pipeline's rows of
     `_cutline.publications`; return the tables' names. May be repeated.
 
-    A table of that name that somebody else made stays. Raises Refused or Unavailable if the catalogue fails.
+    A table of that name that somebody else made stays, and so does one that its owner has renamed to keep it. Raises
+    Refused or Unavailable if the catalogue fails.
     """
     dropped: list[str] = []
     with failing_as(f"the lake tables of pipeline {lake.pipeline} could not be dropped"):
@@ -30,7 +32,15 @@ def purge(lake: Lake) -> list[str]:
                 except Py4JJavaError as error:  # dropped by others, or not of Iceberg
                     logger.warning("pipeline %s: %s was left alone: %s", lake.pipeline, identifier, error)
                     continue
-                if str(properties.get(OWNER)) == lake.pipeline:
+                if str(properties.get(OWNER)) != lake.pipeline:
+                    continue
+                made_for = properties.get(SOURCE)
+                now = table_id_of(str(identifier.namespace()), str(identifier.name()))
+                if made_for is not None and str(made_for).casefold() != now.casefold():
+                    logger.warning(
+                        "pipeline %s: %s was left alone: it was renamed from %s", lake.pipeline, identifier, made_for
+                    )
+                else:
                     lake.catalog.dropTable(identifier, True)
                     dropped.append(str(identifier))
         if lake.exists(NAMESPACE, NAME):

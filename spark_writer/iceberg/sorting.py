@@ -1,9 +1,10 @@
 """The order of the rows in each data file of a table, if the setting `sort` of `table_options` asks for one.
 
 The columns are found by their names at the source when a generation begins, and kept as field ids in the table property
-`cutline.sort.<generation>`, so that a renamed column stays. If a column is dropped, the order ends before it. The order
-is the table's sort order too, for other writers; it changes with the columns (`LakeTable.commit`, `LakeTable.show`),
-since Iceberg reads no table whose sort order has a column that the current schema lacks.
+`cutline.sort.<generation>`, so that a renamed column stays, and a change of the setting waits for the next generation.
+If a column is dropped, the order ends before it. The order is the table's sort order too, for other writers; it changes
+with the columns (`LakeTable.commit`, `LakeTable.show`), since Iceberg reads no table whose sort order has a column that
+the current schema lacks. An order that another user gave to the table stays instead of it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def chosen(schema: TableSchema, offset: int, wanted: Sequence[str]) -> Sort:
     for name, descending in map(sorted_by, wanted):
         if not schema.has(name):
             raise ValueError(
-                f"{schema.table_id} has no column {name}, by which sort in table_options orders its rows; add the"
-                " column at the source and have the table read again, or copy it by a pipeline with another sort"
+                f"{schema.table_id} has no column {name}, by which sort in table_options orders its rows; give it"
+                " another sort there, or add the column at the source, then have the table read again"
             )
         column = schema.column(name)
         if pa.types.is_nested(schema.field(column).type):
             raise ValueError(
                 f"the column {name} of {schema.table_id} is a list, by which sort in table_options can't order rows;"
-                " copy the table by a pipeline with another sort"
+                " give the table another sort there"
             )
         found.append((column.field_id + offset, descending))
     return tuple(found)
@@ -66,6 +67,19 @@ def to_java(jvm: Jvm, layout: Layout) -> Any:
         else:
             builder.asc(name, nulls.NULLS_FIRST)
     return builder.build()
+
+
+def fitting(jvm: Jvm, order: Any, schema: Any) -> Any:
+    """Return another user's SortOrder up to the first column that an Iceberg schema lacks."""
+    found = json.loads(str(jvm.iceberg.SortOrderParser.toJson(order)))
+    fields = []
+    for field in found["fields"]:
+        if schema.findField(int(field["source-id"])) is None:
+            break
+        fields.append(field)
+    if not fields:
+        return jvm.iceberg.SortOrder.unsorted()
+    return jvm.iceberg.SortOrderParser.fromJson(schema, json.dumps({**found, "fields": fields}))
 
 
 def in_order(rows: pa.Table, layout: Layout) -> pa.Array:

@@ -59,8 +59,9 @@ from cutline.spark_writer.iceberg.partitioning import chosen as partition_fields
 from cutline.spark_writer.iceberg.partitioning import recorded as partition_of
 from cutline.spark_writer.iceberg.position_deletes import is_usable, write_deleted
 from cutline.spark_writer.iceberg.position_deletes import to_java as position_deletes_to_java
-from cutline.spark_writer.iceberg.sorting import SORT, chosen, recorded
+from cutline.spark_writer.iceberg.sorting import SORT, chosen, fitting, recorded
 from cutline.spark_writer.iceberg.sorting import to_java as sort_order_to_java
+from cutline.spark_writer.iceberg.versions import LEAST, VERSIONS, is_due, wanted, young
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -71,9 +72,16 @@ RETRIES = "commit.retry.num-retries"
 FORMAT_VERSION = 3
 """The format version of a table unless the settings say otherwise."""
 SORT_ORDER = "cutline.sort-order"
-"""The property in a snapshot's summary with the id of the table's sort order from when `main` names the snapshot."""
+"""The property in a snapshot's summary with the id of Cutline's sort order from when `main` names the snapshot; as a
+property of the table, the one that Cutline last set: another default one is another user's."""
 SPEC = "cutline.partition-spec"
 """The same for the table's default partition spec, which is that of the snapshot's files."""
+COMMENTS = "cutline.comments"
+"""The table property with the comments of columns that other users wrote, by field id."""
+UNPARTITIONED = 0
+"""The id of the spec with which Cutline makes each table; it has no fields."""
+UNSORTED = "0"
+"""The id of Iceberg's sort order without fields."""
 VERSION = "cutline.format-version"
 """The table property with the format version that Cutline gave the table; older tables lack it."""
 STAGING = re.compile(r"staging_(\d+)")
@@ -81,6 +89,9 @@ CONFLICTS = 5
 """The number of attempts at a commit while others commit to the table at the same time."""
 PAUSE_SECONDS = 0.1
 """The pause before the third attempt is up to this long, before the fourth up to twice as long, and so on."""
+
+NOTED_VERSIONS = "cutline.metadata-versions"
+"""The property with the number of metadata files that Cutline last let the table keep."""
 
 Committed = TypeVar("Committed")
 Files = dict[str, DataFile]
@@ -127,9 +138,10 @@ class LakeTable:
         wanted_version: int = FORMAT_VERSION,
         wanted_sort: Sequence[str] = (),
         wanted_partition: Sequence[str] = (),
+        grace_began: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Take Iceberg's Table `java`, and the format version, sort and partition that the settings ask for; made by
-        `Lake` for start `w`.
+        `Lake` for start `w`. `grace_began` as `Lake` has it.
         """
         self.table_id = table_id
         self.java = java
@@ -146,6 +158,8 @@ class LakeTable:
         self._wanted_version = wanted_version
         self._wanted_sort = wanted_sort
         self._wanted_partition = wanted_partition
+        self._order_noticed = False
+        self._grace_began = grace_began
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
 
@@ -181,15 +195,7 @@ class LakeTable:
     def _check_form(self) -> None:
         self.check_owner()
         metadata = self.metadata()
-        spec = metadata.spec()
-        if self._wanted_partition:
-            self._check_partition(metadata)
-        elif not spec.isUnpartitioned():
-            fields = ", ".join(str(field.name()) for field in spec.fields())
-            raise TableFault(
-                f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
-                " write to partitions; remove them by ALTER TABLE ... DROP PARTITION FIELD"
-            )
+        self._check_partition(metadata)
         made = metadata.property(VERSION, str(FORMAT_VERSION))
         if str(self.version) != made:
             raise TableFault(
@@ -198,15 +204,39 @@ class LakeTable:
             )
 
     def _check_partition(self, metadata: Any) -> None:
-        """Raise TableFault if another user changed how a table is partitioned that Cutline partitions."""
+        """Raise TableFault if another user changed how the table is partitioned.
+
+        A default spec that is one of Cutline's is set back when `main` moves: earlier versions left such.
+        """
+        default = int(metadata.defaultSpecId())
+        made = int(self._shown_summary(metadata).get(SPEC) or UNPARTITIONED)
+        if default == made:
+            return
+        properties = metadata.properties()
+        ours = {
+            json.loads(str(properties.get(key)))["spec-id"]
+            for key in items(properties.keySet().stream().toList())
+            if str(key).startswith(PARTITION)
+        }
+        if default in ours:
+            return
+        if made == UNPARTITIONED:
+            fields = ", ".join(str(field.name()) for field in metadata.spec().fields())
+            raise TableFault(
+                f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
+                " write to partitions that it did not make; remove them by ALTER TABLE ... DROP PARTITION FIELD, then"
+                " retry the table"
+            )
+        raise TableFault(
+            f"another user changed the partitions of the lake table {CATALOG}.{self.table_id}, which Cutline divides;"
+            " undo that by ALTER TABLE, then retry the table"
+        )
+
+    def _shown_summary(self, metadata: Any) -> Any:
+        """The summary of the snapshot that Cutline last showed, {} without one."""
         known = shown(metadata).snapshot_id
         snapshot = None if known is None else metadata.snapshot(known)
-        made = None if snapshot is None else snapshot.summary().get(SPEC)
-        if made is not None and int(made) != metadata.defaultSpecId():
-            raise TableFault(
-                f"another user changed the partitions of the lake table {CATALOG}.{self.table_id}, which partition in"
-                " table_options divides; undo that by ALTER TABLE, or drop the table, and it is read again"
-            )
+        return {} if snapshot is None else snapshot.summary()
 
     @property
     def version(self) -> int:
@@ -214,8 +244,9 @@ class LakeTable:
         return int(self.metadata().formatVersion())
 
     def begin_generation(self, schema: TableSchema, generation: int) -> None:
-        """Bring the table to the format version and the partition spec that the settings ask for, before the first rows
-        of a generation come.
+        """Bring the table to the format version, the order of rows and the partition spec that the settings ask for,
+        before the first rows of a generation come. The generation keeps its order and spec, whatever the settings
+        become.
 
         A raise of the version shows at once, as Iceberg keeps one for all snapshots; the spec is not the default one
         until the generation is shown. TableFault if Iceberg can't do it.
@@ -268,11 +299,34 @@ class LakeTable:
         same = [number for number, spec in specs.items() if spec["fields"] == fields]
         spec = {"spec-id": same[0] if same else max(specs) + 1, "fields": fields}
         builder_of = iceberg.TableMetadata.buildFrom
-        builder = builder_of(base).setCurrentSchema(layout.java, max(int(base.lastColumnId()), layout.highest_id))
+        builder = self._with_layout(builder_of(base), base, replace(layout, spec=None))
         builder.setDefaultPartitionSpec(iceberg.PartitionSpecParser.fromJson(layout.java, json.dumps(spec)))
         properties = {f"{OFFSET}{generation}": str(layout.offset), f"{PARTITION}{generation}": json.dumps(spec)}
-        back = builder_of(builder.setProperties(properties).build()).setDefaultPartitionSpec(base.defaultSpecId())
-        self._swap(base, back.setCurrentSchema(base.currentSchemaId()))
+        if layout.sort:
+            properties[f"{SORT}{generation}"] = json.dumps(layout.sort)
+        self._swap(base, self._put_back(builder.setProperties(properties).build(), base))
+
+    def _with_layout(self, builder: Any, base: Any, layout: Layout) -> Any:
+        """Let a builder on `base` make the columns, the spec and the sort order of a layout the table's."""
+        builder.setCurrentSchema(layout.java, max(int(base.lastColumnId()), layout.highest_id))
+        if layout.spec is not None:
+            builder.setDefaultPartitionSpec(int(layout.spec.specId()))
+        theirs = self._their_order(base)
+        if theirs is not None:
+            builder.setDefaultSortOrder(fitting(self.jvm, theirs, layout.java))
+        elif layout.sort or int(base.defaultSortOrderId()):
+            builder.setDefaultSortOrder(sort_order_to_java(self.jvm, layout))
+        return builder
+
+    def _put_back(self, metadata: Any, start: Any) -> Any:
+        """Return a builder on `metadata` that makes the columns, spec and sort order of `start` the table's again."""
+        builder = self.jvm.iceberg.TableMetadata.buildFrom(metadata).setDefaultPartitionSpec(start.defaultSpecId())
+        return builder.setCurrentSchema(start.currentSchemaId()).setDefaultSortOrder(start.defaultSortOrderId())
+
+    def _their_order(self, metadata: Any) -> Any:
+        """The table's sort order if another user has set it, else None."""
+        ours = metadata.property(SORT_ORDER, None) or self._shown_summary(metadata).get(SORT_ORDER) or UNSORTED
+        return metadata.sortOrder() if int(ours) != int(metadata.defaultSortOrderId()) else None
 
     def theirs(self, snapshot_id: int | None) -> Theirs | None:
         """Read the table; return the rewrite or the accepted commit of others on which work must go on instead of on
@@ -356,27 +410,59 @@ class LakeTable:
         return None if snapshot is None else int(snapshot.timestampMillis())
 
     def layout(self, schema: TableSchema, generation: int) -> Layout:
-        """Lay out `schema` in this table, as last read; the last layout is known. TableFault if it can't be sorted."""
-        metadata, known = self.metadata(), self._layout
+        """Lay out `schema` in this table, as last read; the last layout is known. TableFault if it can't be sorted.
+
+        The settings choose the order of a generation that has not begun yet.
+        """
+        metadata, known, comments = self.metadata(), self._layout, self._comments()
+        begun = metadata.property(f"{OFFSET}{generation}", None)
         if (
             known is None
             or (known.schema.hash, known.generation) != (schema.hash, generation)
-            or (metadata.property(f"{OFFSET}{generation}", None) != str(known.offset))
+            or begun != str(known.offset)
+            or comments != known.comments
         ):
-            known = lay_out(self.jvm, metadata, schema, generation)
+            known = lay_out(self.jvm, metadata, schema, generation, comments)
             sort = metadata.property(f"{SORT}{generation}", None)
             try:
-                order = chosen(schema, known.offset, self._wanted_sort) if sort is None else recorded(sort, known.arrow)
-                known = replace(known, sort=order)
+                if sort is not None:
+                    known = replace(known, sort=recorded(sort, known.arrow))
+                elif begun is None:
+                    known = replace(known, sort=chosen(schema, known.offset, self._wanted_sort))
                 if (spec := metadata.property(f"{PARTITION}{generation}", None)) is not None:
                     java = self.jvm.iceberg.PartitionSpecParser.fromJson(known.java, spec)
                     known = replace(known, partition=partition_of(json.loads(spec), known.arrow), spec=java)
+                elif self._may_be_divided:
+                    known = replace(known, spec=metadata.spec(UNPARTITIONED))
             except ValueError as error:
                 raise TableFault(str(error)) from error
             self._layout = known
         return known
 
+    def _comments(self) -> Mapping[int, str]:
+        """The comments that another user gave to columns, by the lake's field ids: those that the table has noted, and
+        those of its current columns that differ from what Cutline showed.
+        """
+        metadata = self.metadata()
+        noted = {int(number): text for number, text in json.loads(metadata.property(COMMENTS, "{}")).items()}
+        known = shown(metadata).snapshot_id
+        snapshot = None if known is None else metadata.snapshot(known)
+        if snapshot is None or int(snapshot.schemaId()) == int(metadata.currentSchemaId()):
+            return noted
+        before = _docs(metadata.schemasById().get(int(snapshot.schemaId())))
+        now = _docs(metadata.schema())
+        return noted | {number: text for number, text in now.items() if number in before and text != before[number]}
+
+    @property
+    def _may_be_divided(self) -> bool:
+        """Whether the table has, or had, another partition spec than the one without fields with which it is made."""
+        return int(self.metadata().specs().size()) > 1
+
     # Files
+
+    def spec_of(self, layout: Layout | None) -> Any:
+        """Iceberg's partition spec of the files of a layout (None: of a table that is not divided)."""
+        return self.java.spec() if layout is None or layout.spec is None else layout.spec
 
     def new_file(self, name: str) -> str:
         """Return the full path for a new data file whose name ends with `name`."""
@@ -388,11 +474,10 @@ class LakeTable:
         `layout` and `partition` as `write_files` has them; a table without partitions needs neither.
         """
         iceberg = self.jvm.iceberg
-        metrics, size = self._data_metrics(path)
-        divided = layout is not None and layout.spec is not None
-        spec = layout.spec if layout is not None and divided else self.java.spec()
+        metrics, size = self._data_metrics(path, sorted_rows=layout is not None and bool(layout.sort))
+        spec = self.spec_of(layout)
         builder = iceberg.DataFiles.builder(spec).withPath(path).withFormat("parquet")
-        if divided:
+        if layout is not None and layout.partition:
             builder = builder.withPartition(self._partition(spec, partition))
         return builder.withFileSizeInBytes(size).withMetrics(metrics).build()
 
@@ -402,14 +487,14 @@ class LakeTable:
         file |= {"partition": json.loads(values), "file-size-in-bytes": 1, "record-count": 1}
         return self.jvm.content_file(file, spec).partition()
 
-    def _data_metrics(self, path: str) -> tuple[Any, int]:
+    def _data_metrics(self, path: str, *, sorted_rows: bool) -> tuple[Any, int]:
         """Return Iceberg's Metrics of a data file that Cutline wrote, and the file's size.
 
         Iceberg reads the footer itself if the table chooses its metrics, by properties, or by a sort, whose columns
         have some even if they are not among the first. Its bounds are wrong if a row group lacks its own
         (file_metrics.py).
         """
-        chosen = bool(self._wanted_sort) and self.java.schema().columns().size() > COLUMNS
+        chosen = sorted_rows and self.java.schema().columns().size() > COLUMNS
         metrics = None
         if not chosen and has_default_metrics(self.jvm, self.java):
             metrics = footer_metrics(self.jvm, path)
@@ -436,6 +521,7 @@ class LakeTable:
         """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""
         if self._contents is None or self._contents.snapshot_id != snapshot_id:
             files: Files = {}
+            divided = self._may_be_divided
             with failing_as(f"the files of {self.table_id} could not be listed"):
                 planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
                 tasks = planned.iterator()
@@ -444,6 +530,7 @@ class LakeTable:
                     file, deletes = task.file(), task.deletes()
                     files |= self._entry(
                         file,
+                        divided,
                         vector=None if deletes.isEmpty() else deletes.get(0),
                         lineage=_lineage(file),
                     )
@@ -451,16 +538,17 @@ class LakeTable:
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
         return self._contents
 
-    def _entry(self, file: Any, **known: Any) -> Files:
-        """Return what is kept of Iceberg's DataFile, by its path."""
+    def _entry(self, file: Any, divided: bool, **known: Any) -> Files:
+        """Return what is kept of Iceberg's DataFile, by its path, with its partition if the table may be `divided`."""
         path, rows, size = str(file.location()), int(file.recordCount()), int(file.fileSizeInBytes())
-        if self._wanted_partition:
+        if divided:
             partition = file.partition()
             known |= {"partition": partition, "partition_name": str(partition.toString())}
         return {path: DataFile(path=path, rows=rows, size=size, **known)}
 
     def _entries(self, added: Sequence[Any]) -> Files:
-        return {path: entry for file in added for path, entry in self._entry(file).items()}
+        divided = self._may_be_divided
+        return {path: entry for file in added for path, entry in self._entry(file, divided).items()}
 
     def rows_to_scan(self, snapshot_id: int, keys: int) -> int:
         """Return how many rows locating so many keys may have to read."""
@@ -536,7 +624,7 @@ class LakeTable:
         or at `main`, so `change` must then empty it), and the branches that older starts have left are removed, except
         `keep`, which a publication names. `change` is the result of `replace_all`, `append`, `upsert` or `rewrite`.
         The snapshot has the schema of `layout`; the table's current schema changes only until the table is first shown,
-        as do its partition spec and its sort order.
+        as do its partition spec and its sort order. A sort order or comments of other users stay.
         Raises Unavailable if the branch has moved since, Refused if others commit all the time.
         """
 
@@ -561,30 +649,28 @@ class LakeTable:
                 builder.setProperties({f"{OFFSET}{layout.generation}": str(layout.offset)})
             if layout.sort and start.property(f"{SORT}{layout.generation}", None) is None:
                 builder.setProperties({f"{SORT}{layout.generation}": json.dumps(layout.sort)})
-            highest = max(int(start.lastColumnId()), layout.highest_id)
-            builder.setCurrentSchema(layout.java, highest)
-            if layout.spec is not None:
-                builder.setDefaultPartitionSpec(int(layout.spec.specId()))
-            if self._wanted_sort:
-                builder.setDefaultSortOrder(sort_order_to_java(self.jvm, layout))
-            prepared = builder.build()
+            self._keep_versions(builder, start)
+            if layout.comments and (noted := _noted(layout.comments)) != start.property(COMMENTS, None):
+                builder.setProperties({COMMENTS: noted})
+            prepared = self._with_layout(builder, start, layout).build()
+            read = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
+            order = str(prepared.defaultSortOrderId())
+            if not read and order != start.property(SORT_ORDER, UNSORTED) and self._their_order(start) is None:
+                prepared = builder_of(prepared).setProperties({SORT_ORDER: order}).build()
             if prepared.changes().size():
                 inner.commit(inner.current(), prepared)
             update, files = change(transaction)
             update.toBranch(branch)
             for key, value in summary.items():
                 update.set(key, value)
-            if self._wanted_sort:
-                update.set(SORT_ORDER, str(prepared.defaultSortOrderId()))
+            if layout.sort or order != UNSORTED:
+                update.set(SORT_ORDER, order)
             if layout.spec is not None:
                 update.set(SPEC, str(layout.spec.specId()))
             update.commit()
             end = inner.current()
-            read = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
-            if read and end.currentSchemaId() != start.currentSchemaId():
-                back = builder_of(end).setDefaultPartitionSpec(start.defaultSpecId())
-                back.setCurrentSchema(start.currentSchemaId())
-                end = back.setDefaultSortOrder(start.defaultSortOrderId()).build()
+            if read and _look(end) != _look(start):
+                end = self._put_back(end, start).build()
             snapshot_id = int(end.ref(branch).snapshotId())
             with removed_after(self.jvm, self.java.io(), transaction, end.snapshot(snapshot_id)):
                 operations.commit(start, end)
@@ -630,6 +716,17 @@ class LakeTable:
         if metadata.changes().size():
             self.java.operations().commit(base, metadata)
             self.sync_metadata()
+
+    def _keep_versions(self, builder: Any, base: Any) -> None:
+        """Let the table keep the metadata files of the grace, unless another user has set how many it keeps."""
+        given, noted = base.property(VERSIONS, str(LEAST)), base.property(NOTED_VERSIONS, str(LEAST))
+        listed = base.previousFiles()
+        if given != noted or not is_due(int(listed.size()), int(given)):
+            return
+        needed = young(_Times(listed), int(self._grace_began() * 1000))
+        most = str(wanted(int(given), needed))
+        if most != given:
+            builder.setProperties({VERSIONS: most, NOTED_VERSIONS: most})
 
     def older_branches(self, branch: str) -> list[str]:
         """Return the staging branches, as last read, of starts before the one that made `branch`."""
@@ -750,16 +847,35 @@ class LakeTable:
 
         self.committed(f"old tags of {self.table_id} could not be dropped", once)
 
-    def tag(self, name: str, snapshot_id: int) -> None:
-        """Create or replace a tag on a snapshot. Raises Unavailable on a conflict."""
+    def tag(self, tags: Mapping[str, int]) -> None:
+        """Create tags (name -> snapshot), see `_tag`. Raises Unavailable on a conflict."""
 
         def once() -> None:
             base = self.java.operations().current()
             builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
-            builder.setRef(name, self.jvm.iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
+            for name, snapshot_id in tags.items():
+                self._tag(base, builder, name, snapshot_id)
             self._swap(base, builder)
 
-        self.committed(f"the tag {name} of {self.table_id} could not be set", once)
+        self.committed(f"the tags {', '.join(tags)} of {self.table_id} could not be set", once)
+
+    def _tag(self, base: Any, builder: Any, name: str, snapshot_id: int) -> None:
+        """Create a tag, unless another user has a tag or branch of that name: it stays, with a warning. The savepoint
+        does not depend on its tag: retention keeps what its record names.
+        """
+        known = base.ref(name)
+        if known is not None and (known.isBranch() or known.snapshotId() != snapshot_id):
+            logger.warning(
+                "the %s %s of the lake table %s.%s was set by another user, so the savepoint has no tag of that name;"
+                " its snapshot is %d",
+                "branch" if known.isBranch() else "tag",
+                name,
+                CATALOG,
+                self.table_id,
+                snapshot_id,
+            )
+        elif known is None and base.snapshot(snapshot_id) is not None:
+            builder.setRef(name, self.jvm.iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
 
     def show(
         self,
@@ -798,20 +914,22 @@ class LakeTable:
             if lost is None or before.snapshot_id != snapshot_id:
                 if lost is not None:
                     logger.warning("%s: it is undone, no row changes", lost.describe(f"{CATALOG}.{self.table_id}"))
-                if (spec := snapshot.summary().get(SPEC)) is not None:
-                    builder.setDefaultPartitionSpec(int(spec))
+                comments = self._comments()
+                builder.setDefaultPartitionSpec(int(snapshot.summary().get(SPEC) or UNPARTITIONED))
                 builder.setCurrentSchema(int(snapshot.schemaId()))
-                if (order := snapshot.summary().get(SORT_ORDER)) is not None:
-                    builder.setDefaultSortOrder(int(order))
+                self._show_order(base, builder, snapshot)
                 builder.setBranchSnapshot(snapshot_id, "main")
+                if comments and (noted := _noted(comments)) != base.property(COMMENTS, None):
+                    builder.setProperties({COMMENTS: noted})  # the next commit gives them to the columns again
                 if base.property(CHOICE, None) is not None:
                     builder.removeProperties({CHOICE})
             if not before.recorded and base.property(RETRIES, None) == "0":
                 builder.removeProperties({RETRIES})  # which Cutline's first versions set on the table
             if not before.recorded or (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
                 builder.setProperties({PUBLISHED: json.dumps([w, n, snapshot_id])})
+            self._keep_versions(builder, base)
             if tag:
-                builder.setRef(f"checkpoint_{n}", self.jvm.iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
+                self._tag(base, builder, f"checkpoint_{n}", snapshot_id)
             for name in self.older_branches(f"staging_{w}"):
                 if name != work:
                     builder.removeRef(name)
@@ -819,6 +937,41 @@ class LakeTable:
             return True
 
         return self.committed(f"main of {self.table_id} could not be moved to publication {n}", once)
+
+    def _show_order(self, base: Any, builder: Any, snapshot: Any) -> None:
+        """Let the table have the sort order of a snapshot, unless another user has set one: that stays, up to the first
+        column that the snapshot lacks.
+        """
+        theirs = self._their_order(base)
+        if theirs is None:
+            order = str(snapshot.summary().get(SORT_ORDER) or UNSORTED)
+            builder.setDefaultSortOrder(int(order))
+            if order != base.property(SORT_ORDER, UNSORTED):
+                builder.setProperties({SORT_ORDER: order})
+            return
+        builder.setDefaultSortOrder(fitting(self.jvm, theirs, base.schemasById().get(int(snapshot.schemaId()))))
+        if not self._order_noticed:
+            self._order_noticed = True
+            logger.warning(
+                "another user set the sort order of the lake table %s.%s, so it stays theirs; sort in table_options"
+                " still orders the rows of each file",
+                CATALOG,
+                self.table_id,
+            )
+
+
+class _Times(Sequence[int]):
+    """When the earlier metadata files of a table were made, in ms since 1970; each costs a call to the JVM."""
+
+    def __init__(self, listed: Any) -> None:
+        self._listed = listed
+        self._size = int(listed.size())
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, at: Any) -> Any:
+        return int(self._listed.get(at).timestampMillis())
 
 
 def write_rows(table: LakeTable, layout: Layout, groups: Iterable[pa.Table]) -> list[Any]:
@@ -853,3 +1006,17 @@ def _lineage(file: Any) -> Lineage:
 
 def _has_no_ids(file: DataFile) -> bool:
     return file.lineage is not None and file.lineage.first_row_id is None
+
+
+def _docs(schema: Any) -> dict[int, str]:
+    """The comments of a schema's columns, by field id."""
+    return {int(field.fieldId()): str(field.doc() or "") for field in schema.columns()}
+
+
+def _noted(comments: Mapping[int, str]) -> str:
+    return json.dumps({str(number): text for number, text in sorted(comments.items())})
+
+
+def _look(metadata: Any) -> tuple[int, int, int]:
+    """What readers get as the table's columns, partition spec and sort order."""
+    return int(metadata.currentSchemaId()), int(metadata.defaultSpecId()), int(metadata.defaultSortOrderId())

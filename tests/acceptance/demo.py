@@ -116,7 +116,7 @@ class Demo:
     def status(self, part: str) -> dict[str, Any]:
         """The status of one part of the pipeline."""
         try:
-            body: Any = self.redis.hget(f"cutline:status:{PIPELINE}", part)
+            body: Any = self.redis.hget(f"cutline:status:{self.store().key}", part)
         except redis.RedisError:
             return {}
         status: dict[str, Any] = json.loads(body) if body else {}
@@ -152,7 +152,7 @@ class Demo:
         os.kill(writer, signal.SIGSTOP)
         try:
             request = {"kind": "savepoint", "nonce": "demo"}
-            self.redis.rpush(f"cutline:requests:{PIPELINE}", json.dumps(request))
+            self.redis.rpush(f"cutline:requests:{self.store().key}", json.dumps(request))
             self.wait("a checkpoint is in flight", in_flight)
             self.kill(self.leader(), "with a checkpoint in flight")
         finally:

@@ -87,7 +87,7 @@ class Crowd:
     def status(self) -> Mapping[str, Any]:
         """The pipeline's status, by the service or part that reports it."""
         with self.mesh.redis.client() as client:
-            found: Any = client.hgetall(f"cutline:status:{self.config.name}")
+            found: Any = client.hgetall(f"cutline:status:{self.store.key}")
         return {part.decode(): json.loads(body) for part, body in found.items()}
 
     def go_live(self) -> None:

@@ -143,8 +143,8 @@ class BenchMesh:
             text = log.read_text(errors="replace").splitlines()
             lines_of_all += [f"{log.stem}: {line[:300]}" for line in text[-lines:]]
         with contextlib.suppress(Exception), self.redis.client() as client:
-            for name in self.store.pipelines():
-                lines_of_all.append(f"{name}: {client.hgetall(f'cutline:status:{name}')!r}"[:3000])
+            for life in self.store.lives():
+                lines_of_all.append(f"{life.name}: {client.hgetall(f'cutline:status:{life.key}')!r}"[:3000])
         return "\n".join(lines_of_all)
 
     @contextlib.contextmanager

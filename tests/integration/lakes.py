@@ -54,7 +54,7 @@ def writing(mesh: Mesh) -> Iterator[None]:
 def savepoint(pipeline: Pipeline, nonce: str, seconds: float = 90.0) -> int:
     """Ask for a kept checkpoint, wait for its publication, and return its number."""
     with pipeline.mesh.redis.client() as client:
-        client.rpush(f"cutline:requests:{pipeline.name}", json.dumps({"kind": "savepoint", "nonce": nonce}))
+        client.rpush(f"cutline:requests:{pipeline.store.key}", json.dumps({"kind": "savepoint", "nonce": nonce}))
 
     def published() -> int | None:
         slot = next(

@@ -265,7 +265,7 @@ class Pipeline:
     def status(self) -> dict[str, Any]:
         """The status that the services report; {} if Redis doesn't answer."""
         with contextlib.suppress(Exception), self.mesh.redis.client() as client:
-            found: Any = client.hgetall(f"cutline:status:{self.name}")
+            found: Any = client.hgetall(f"cutline:status:{self.store.key}")
             return merged({part.decode(): json.loads(body) for part, body in found.items()})
         return {}
 

@@ -25,7 +25,7 @@ from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import Staged
 from tests.conftest import FULL
-from tests.integration.spark_bench import Row, SparkBench, T, newest, order, same
+from tests.integration.spark_bench import Row, SparkBench, T, U, newest, order, same, stock
 
 ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 
@@ -293,6 +293,105 @@ def test_a_savepoint_of_an_earlier_epoch_stays(bench: SparkBench, monkeypatch: p
     assert swept(incarnation)
     assert saved in journal.store.publication_numbers()
     assert same(bench.rows(T.table_id, f"checkpoint_{saved}"), journal.at[saved][T.table_id])
+
+
+def test_what_main_showed_while_its_table_was_read_again_stays_within_the_grace_and_a_restore_shows_it(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A table is live. 2. It is read again, and `main` shows the old generation at publications before and within
+    the grace. 3. It is live again; an expiry. 4. The old cut is read by its snapshot. 5. A restore to a publication
+    within the grace shows it. 6. `_cutline.publications` has no row of what the restore left behind.
+    """
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(10)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    old = newest(bench).tables[T.table_id].main.snapshot_id
+    journal.table(T, phase="snapshot", generation=2)
+    journal.chunk(T, [order(number, "second") for number in range(10)])
+    journal.checkpoint()
+    bench.apply(incarnation)
+    began = time.time()
+    journal.change(T, ("+U", order(1, "caught")))
+    journal.table(T, phase="catch-up", generation=2)
+    within = journal.checkpoint()
+    bench.apply(incarnation)
+    journal.table(T, generation=2)
+    journal.change(T, ("+U", order(2, "live")))
+    left = journal.checkpoint()
+    bench.apply(incarnation)
+    expire_now(incarnation, monkeypatch, time.time() - began)
+    assert {row["note"] for row in bench.rows(T.table_id, old)[1]} == {"x"}
+    journal.begin_epoch(within)
+    journal.table(T, phase="catch-up", generation=2)
+    journal.checkpoint()
+    bench.apply()
+    assert {row["note"] for row in bench.rows(T.table_id)[1]} == {"x"}
+    numbers = bench.session.sql("SELECT DISTINCT checkpoint FROM lake._cutline.publications").toArrow()["checkpoint"]
+    assert left not in numbers.to_pylist()
+    assert within in numbers.to_pylist()
+
+
+def test_a_savepoint_of_a_table_that_is_read_again_keeps_what_main_showed(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A savepoint while one of two tables is read again. 2. Both go on; expiry, and others expire snapshots too.
+    3. A restore to the savepoint shows both tables as they were, each at its position; then the table goes live.
+    """
+    journal = bench.journal
+    journal.table(T)
+    journal.table(U)
+    journal.chunk(T, [order(number) for number in range(10)])
+    journal.chunk(U, [stock(1, 1)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    journal.table(T, phase="snapshot", generation=2)
+    journal.chunk(T, [order(number, "second") for number in range(5)])
+    saved = journal.checkpoint(kept=True)
+    bench.apply(incarnation)
+    at, models = newest(bench), {name: dict(model) for name, model in journal.models.items()}
+    journal.chunk(T, [order(number, "second") for number in range(5, 12)])
+    journal.table(T, generation=2)
+    for note in ("one", "two"):
+        journal.change(T, ("+U", order(1, note)))
+        journal.change(U, ("+U", stock(1, 99)))
+        journal.checkpoint()
+        bench.apply(incarnation)
+    expire_now(incarnation, monkeypatch, -1.0)
+    everything = "older_than => TIMESTAMP '2099-01-01', retain_last => 1"
+    bench.session.sql(f"CALL lake.system.expire_snapshots(table => '{T.table_id}', {everything})")
+    journal.begin_epoch(saved)
+    journal.models = models
+    journal.table(T, phase="snapshot", generation=2)
+    journal.models = models
+    journal.checkpoint()
+    incarnation = bench.apply()
+    assert {row["note"] for row in bench.rows(T.table_id)[1]} == {"x"}
+    assert bench.rows(U.table_id)[1] == [stock(1, 1)]
+    assert newest(bench).position_of(T.table_id) == at.position_of(T.table_id)
+    journal.chunk(T, [order(number, "third") for number in range(5, 12)])
+    journal.table(T, generation=2)
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert same(bench.rows(T.table_id), journal.at[newest(bench).n][T.table_id])
+
+
+def test_a_tag_of_another_user_with_a_savepoints_name_stays(bench: SparkBench) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(3)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    theirs = newest(bench).tables[T.table_id].main.snapshot_id
+    at = journal.store.last_slot() + 1
+    bench.session.sql(f"ALTER TABLE lake.{T.table_id} CREATE TAG checkpoint_{at}")
+    journal.change(T, ("+U", order(1, "later")))
+    assert journal.checkpoint(kept=True) == at
+    bench.apply(incarnation)
+    assert newest(bench).tables[T.table_id].state == "live"
+    assert bench.lake().load(T.table_id).head(f"checkpoint_{at}") == theirs
+    assert same(bench.rows(T.table_id), journal.at[at][T.table_id])
 
 
 def test_epochs_that_are_shorter_than_the_grace_hold_up_no_expiry(

@@ -23,7 +23,6 @@ from cutline.common.mesh.links import CREDIT_BYTES, Links, credit_bytes
 from cutline.common.mesh.machine import Send
 from cutline.common.mesh.messages import Records
 from cutline.common.mesh.presence import GaveUp, Registry, Service
-from cutline.common.store.store import Store
 from tests import records
 from tests.integration.leading import led
 from tests.integration.mesh import Mesh, content, cuts, differences
@@ -86,14 +85,15 @@ async def test_a_pipeline_that_filled_redis_and_is_led_by_nobody_or_lacks_servic
     """1. Epoch 1 left Redis full of its streams; its leader is gone, or leads on and waits for services. 2. Services
     come, which can't say that they are there. 3. The next epoch is led; another pipeline's streams and another
     program's keys are there as before."""
-    dead = [stream_name("shop", 1, "reader-0", f"writer-{number}") for number in range(2)]
+    shop = records.begun(f"file://{tmp_path}/store")
+    dead = [stream_name(shop.key, 1, "reader-0", f"writer-{number}") for number in range(2)]
     others = [stream_name("shop2", 1, "reader-0", "writer-0"), "somebody:else"]
     for name in others:
         await redis.xadd(name, {"b": bytes(100_000)})
     await redis.set("cutline-of-another-kind", bytes(1000))
-    Store(f"file://{tmp_path}/store").pipeline("shop").put_entry(records.epoch(1))
+    shop.put_entry(records.epoch(1))
     if leads:
-        await redis.set(lease_name("shop"), "e1")
+        await redis.set(lease_name(shop.key), "e1")
     async with full(redis, *dead), led(redis, tmp_path, monkeypatch) as pipeline:
         async with asyncio.timeout(20):
             while pipeline.leader.state != "leading":  # noqa: ASYNC110

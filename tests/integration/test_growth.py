@@ -7,6 +7,7 @@ taken now and then, starts end by a kill in the middle of their work, epochs fol
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import StaticTable
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg import lake, publications
-from tests.integration.spark_bench import SparkBench, T, U, order, same, stock
+from tests.integration.spark_bench import SparkBench, T, U, order, pyiceberg_table, same, stock
 
 logger = logging.getLogger(__name__)
 KILLS = ("applied", "published", "shown")
@@ -168,6 +170,36 @@ def test_a_small_pipeline_that_is_twice_as_old_keeps_no_more(
     retention = RetentionConfig(grace_seconds=90.0, savepoints=2)
     pace = Pace(cycle=10, ages=(30, 60), step_seconds=30.0, retention=retention, tolerance=0.25, noise=20)
     compare(pace, lived(bench, pace))
+
+
+def test_a_metadata_file_stays_for_the_grace_and_no_longer(bench: SparkBench) -> None:
+    """1. More commits within the grace than a table keeps metadata files by default: each can be read by PyIceberg and
+    shows what it did. 2. The grace goes by: with the next commits they go, and the table keeps few again.
+    """
+    journal, clock = bench.journal, Clock()
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(3)])
+    journal.checkpoint()
+    incarnation = bench.apply(started(bench, clock, RetentionConfig()))
+    seen: dict[str, list[Any]] = {}
+    for number in range(70):
+        found = pyiceberg_table(bench, T.table_id)
+        seen[found.metadata_location] = sorted(found.scan().to_arrow()["note"].to_pylist())
+        journal.change(T, ("+U", order(1, f"n{number}")))
+        journal.checkpoint()
+        bench.apply(incarnation)
+    for place, notes in seen.items():
+        then = StaticTable.from_metadata(place)
+        assert sorted(then.scan().to_arrow()["note"].to_pylist()) == notes
+    clock.now += 7200.0
+    for number in range(40):
+        journal.change(T, ("+U", order(1, f"m{number}")))
+        journal.checkpoint()
+        bench.apply(incarnation)
+    assert not any(os.path.exists(place.removeprefix("file:")) for place in list(seen)[:50])
+    table = bench.lake().load(T.table_id)
+    assert table is not None
+    assert int(table.metadata().previousFiles().size()) <= 100
 
 
 @pytest.mark.full

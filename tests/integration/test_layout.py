@@ -540,8 +540,8 @@ def test_the_rows_of_each_file_are_sorted_and_the_order_is_the_tables(
         held = newest(bench).tables[name].held
         assert held is not None
         assert held.cause == (
-            f"{name} has no column NOTE, by which sort in table_options orders its rows; add the column at the source"
-            " and have the table read again, or copy it by a pipeline with another sort"
+            f"{name} has no column NOTE, by which sort in table_options orders its rows; give it another sort there, or"
+            " add the column at the source, then have the table read again"
         )
     assert by_pyiceberg(bench, "shop.orders").num_rows == len(model)
 

@@ -108,7 +108,7 @@ def test_a_pipeline_that_is_paused_while_redis_hangs_reads_and_stages_no_more(
             client.execute_command("CLIENT", "PAUSE", "8000", "ALL")
             assert outcome(pipeline, pause).state == "done"
             waited(
-                lambda: not list(client.scan_iter("cutline:shop:*")), "the streams to be removed", 8 + SLACK_SECONDS
+                lambda: not list(client.scan_iter("cutline:shop.*:*")), "the streams to be removed", 8 + SLACK_SECONDS
             )
             at_rest(pipeline, 5 + SLACK_SECONDS)
         done(pipeline, "resume")

@@ -40,7 +40,8 @@ def slowly(call: Callable[..., Awaitable[Any]], seconds: float) -> Callable[...,
 
 async def say(redis: Client, epoch: int, message: Message) -> None:
     """What reader-0 sends first."""
-    name = stream_name("shop", epoch, "reader-0", "enumerator")
+    (key,) = await Registry(redis).epochs()
+    name = stream_name(key, epoch, "reader-0", "enumerator")
     sender = Sender(redis, name, credit_bytes=1 << 20)
     await sender.send(encode(message), counted=False)
     await sender.flush()
@@ -50,7 +51,7 @@ async def say(redis: Client, epoch: int, message: Message) -> None:
 async def no_streams(redis: Client) -> None:
     """Wait until members can neither send nor receive."""
     async with asyncio.timeout(10):
-        while [key async for key in redis.scan_iter("cutline:shop:*")]:  # noqa: ASYNC110
+        while [key async for key in redis.scan_iter("cutline:shop.*:*")]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -62,7 +63,7 @@ async def test_what_a_member_says_while_the_epoch_is_being_opened_is_heard(
     monkeypatch.setattr(channels, "drop", slowly(channels.drop, 0.6))
     async with led(redis, tmp_path, monkeypatch) as pipeline:
         async with asyncio.timeout(10):
-            while "shop" not in await Registry(redis).epochs():  # noqa: ASYNC110
+            while pipeline.key not in await Registry(redis).epochs():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert pipeline.leader.state == "opening"
         await say(redis, 1, SplitsWanted(free=2))
@@ -81,12 +82,12 @@ async def test_an_epoch_is_announced_when_its_streams_are_there_and_not_by_who_l
         await until(lambda: pipeline.leader.state == "opening")
         await asyncio.sleep(0.6)  # what is observed twice meanwhile announces nothing
         assert await Registry(redis).epochs() == {}
-        await redis.set(lease_name("shop"), "another")
+        await redis.set(lease_name(pipeline.key), "another")
         await until(lambda: pipeline.leader.state == "idle")
         await asyncio.sleep(0.8)
         assert await Registry(redis).epochs() == {}
         assert pipeline._links is None
-        assert not await redis.exists(stream_name("shop", 1, "reader-0", "enumerator"))
+        assert not await redis.exists(stream_name(pipeline.key, 1, "reader-0", "enumerator"))
 
 
 async def test_an_epoch_that_can_not_be_restored_leaves_no_streams_to_its_members(
@@ -102,7 +103,7 @@ async def test_an_epoch_that_can_not_be_restored_leaves_no_streams_to_its_member
         assert "parts/p is missing" in pipeline.leader.cause
         epochs = [slot for slot in range(1, store.last_slot() + 1) if isinstance(store.entry(slot), EpochEntry)]
         assert len(epochs) == 1 + MAX_HALTS
-        assert await Registry(redis).epochs() == {"shop": epochs[-1]}
+        assert await Registry(redis).epochs() == {pipeline.key: epochs[-1]}
         await no_streams(redis)
 
 
@@ -125,7 +126,7 @@ async def test_members_are_dismissed_by_as_many_tries_as_it_takes(
             await until(lambda epoch=epoch: (pipeline.leader.state, pipeline.leader.epoch) == ("leading", epoch))
             await say(redis, epoch, PartSaved(checkpoint=99))
         await until(lambda: asked >= 3)
-        assert [key async for key in redis.scan_iter("cutline:shop:*")]
+        assert [key async for key in redis.scan_iter("cutline:shop.*:*")]
         monkeypatch.setattr(channels, "drop", drop)
         await no_streams(redis)
 

@@ -183,8 +183,8 @@ def test_a_table_that_can_not_be_divided_any_more_is_quarantined_alone(bench: Sp
         return None if found is None else found.cause
 
     assert held("shop.orders") == (
-        "shop.orders has no column region, by which partition in table_options divides its lake table; add the column"
-        " at the source and have the table read again, or copy it by a pipeline with another partition"
+        "shop.orders has no column region, by which partition in table_options divides its lake table; give it another"
+        " partition there, or add the column at the source, then have the table read again"
     )
     bench.session.sql("ALTER TABLE lake.shop.more ADD PARTITION FIELD bucket(4, id)")
     journal.change(other, ("+U", {"id": 1, "region": "us"}))
@@ -194,11 +194,149 @@ def test_a_table_that_can_not_be_divided_any_more_is_quarantined_alone(bench: Sp
     journal.checkpoint()
     bench.apply(incarnation)
     assert held("shop.visits") == (
-        "the source dropped the column of the partition field region, which divides the lake table; add the column"
-        " again and have the table read again, or copy it by a pipeline with another partition"
+        "the source dropped the column of the partition field region, which divides the lake table; give the table"
+        " another partition in table_options, or add the column again, then have the table read again"
     )
     assert held("shop.more") == (
-        "another user changed the partitions of the lake table lake.shop.more, which partition in table_options"
-        " divides; undo that by ALTER TABLE, or drop the table, and it is read again"
+        "another user changed the partitions of the lake table lake.shop.more, which Cutline divides; undo that by"
+        " ALTER TABLE, then retry the table"
     )
     assert [row["region"] for row in bench.rows("shop.visits")[1]] == ["eu"] * 4
+
+
+def test_partition_and_sort_may_change_and_the_next_generation_has_the_new_ones(bench: SparkBench) -> None:
+    """1. Two partitions, sorted. 2. Others are asked for: the generation goes on as it began. 3. It is read again with
+    the same columns: `main` keeps its spec and order until it shows the new generation. 4. None are asked for: the
+    same. 5. A restore to a savepoint of the first generation goes on with its partitions. All readers agree.
+    """
+    journal, table = bench.journal, "shop.orders"
+    bench.options = options(partition=("bucket(2, id)",), sort=("note",))
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(10)])
+    saved = journal.checkpoint(kept=True)
+    bench.apply()
+    model = dict(journal.models[table])
+    first, wanted = ([("id", "bucket[2]")], ["note"]), ([("id", "bucket[4]")], ["price"])
+    assert look(bench) == first
+    bench.options = options(partition=("bucket(4, id)",), sort=("price",))
+    journal.change(T, ("+U", order(1, "as it began")))
+    journal.checkpoint()
+    incarnation = bench.apply()
+    assert (look(bench), divided(bench, table)) == (first, 2)
+    for generation, shown, then in ((2, first, wanted), (3, wanted, ([], []))):
+        if generation == 3:
+            bench.options = options()
+            journal.change(T, ("+U", order(3, "still divided")))
+            journal.checkpoint()
+            incarnation = bench.apply()
+        journal.table(T, phase="snapshot", generation=generation)
+        journal.chunk(T, [order(number, f"of {generation}") for number in range(10)])
+        journal.checkpoint()
+        bench.apply(incarnation)
+        assert look(bench) == shown
+        journal.change(T, ("+U", order(2, "caught")))
+        journal.table(T, phase="catch-up", generation=generation)
+        journal.checkpoint()
+        bench.apply(incarnation)
+        assert look(bench) == shown
+        journal.change(T, ("+U", order(3, "live")), ("-D", order(4)))
+        journal.table(T, generation=generation)
+        journal.checkpoint()
+        bench.apply(incarnation)
+        assert look(bench) == then
+        assert newest(bench).tables[table].held is None
+    read_by_all(bench, table)
+    journal.begin_epoch(saved)
+    journal.table(T, generation=1)
+    journal.models[table] = model
+    for note in ("restored", "again"):
+        journal.change(T, ("+U", order(1, note)))
+        journal.checkpoint()
+        incarnation = bench.apply(incarnation if note == "again" else None)
+    assert (look(bench), newest(bench).tables[table].held) == (first, None)
+    read_by_all(bench, table)
+
+
+def look(bench: SparkBench) -> tuple[list[tuple[str, str]], list[str]]:
+    """The partition spec and the sort order of shop.orders: (column, transform), and columns."""
+    metadata = pyiceberg_table(bench, "shop.orders").metadata
+    columns = metadata.schema()
+    spec = [(columns.find_column_name(each.source_id), str(each.transform)) for each in metadata.spec().fields]
+    sort = next(each for each in metadata.sort_orders if each.order_id == metadata.default_sort_order_id)
+    return spec, [columns.find_column_name(each.source_id) for each in sort.fields]
+
+
+def test_a_partition_whose_column_the_source_dropped_is_mended_by_another_partition(bench: SparkBench) -> None:
+    """1. The column of a partition goes: the table is held. 2. Without that `partition` it is read again, and lives."""
+    bench.options = options(partition=("region",), sort=("region",))
+    journal = bench.journal
+    journal.table(V)
+    journal.chunk(V, [visit(at) for at in range(4)])
+    journal.checkpoint()
+    bench.apply()
+    narrow = V.drop_column("region")
+    journal.table(narrow)
+    journal.change(narrow, ("+U", {"id": 2, "at": DAYS[1], "n": 1}))
+    journal.checkpoint()
+    bench.apply()
+    assert newest(bench).tables["shop.visits"].held is not None
+    bench.options = options()
+    journal.table(narrow, generation=2)
+    journal.chunk(narrow, [{"id": at, "at": DAYS[0], "n": at} for at in range(4)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    journal.change(narrow, ("+U", {"id": 2, "at": DAYS[1], "n": 1}))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert newest(bench).tables["shop.visits"].held is None
+    read_by_all(bench, "shop.visits")
+
+
+@pytest.mark.parametrize("sort", [(), ("note",)])
+def test_a_sort_order_comments_and_properties_of_another_user_stay(bench: SparkBench, sort: tuple[str, ...]) -> None:
+    """1. An owner orders the table, comments a column and sets a property. 2. All stay through changes, a new column
+    and the next generation, and nothing is held. 3. The source drops the column of the order: the order ends before it.
+    """
+    bench.options = options(sort=sort)
+    journal, table = bench.journal, "shop.orders"
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(4)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    for statement in (
+        "WRITE ORDERED BY id, price DESC",
+        "ALTER COLUMN note COMMENT 'what the owner says'",
+        "SET TBLPROPERTIES ('theirs' = 'me')",
+    ):
+        bench.session.sql(f"ALTER TABLE lake.{table} {statement}")
+    more = T.add_column("more", "int", nullable=True)
+
+    def goes_on(schema: Any, order: list[str]) -> None:
+        journal.checkpoint()
+        bench.apply(incarnation)
+        assert newest(bench).tables[table].held is None
+        found = pyiceberg_table(bench, table)
+        assert look(bench)[1] == order
+        assert found.properties["theirs"] == "me"
+        assert found.schema().find_field("note").doc == "what the owner says"
+        assert same_names(found, schema)
+
+    journal.change(T, ("+U", order(1, "changed")))
+    goes_on(T, ["id", "price"])
+    journal.table(more)
+    journal.change(more, ("+U", {**order(1, "more"), "more": 7}))
+    goes_on(more, ["id", "price"])
+    journal.table(more, generation=2)
+    journal.chunk(more, [{**order(number), "more": number} for number in range(4)])
+    goes_on(more, ["id", "price"])
+    less = more.drop_column("price")
+    journal.table(less)
+    journal.change(less, ("+U", {"id": 1, "note": "less", "more": 1}))
+    goes_on(less, ["id"])
+    journal.change(less, ("+U", {"id": 2, "note": "less", "more": 1}))
+    goes_on(less, ["id"])
+    read_by_all(bench, table)
+
+
+def same_names(found: Any, schema: Any) -> bool:
+    return [each.name for each in found.schema().fields] == [each.name for each in schema.lake]

@@ -603,7 +603,8 @@ def test_a_lake_table_that_a_user_drops_is_read_again_when_its_retry_is_asked_fo
         pipeline.until(lambda: "was dropped" in cause(), "its cause in the status", 10)
         assert pipeline.phase(lost) == "live"  # for the mesh, which goes on
         with mesh.redis.client() as client:
-            client.rpush("cutline:requests:shop:spark_writer", json.dumps({"kind": "retry", "table": lost}))
+            request = json.dumps({"kind": "retry", "table": lost})
+            client.rpush(f"cutline:requests:{pipeline.store.key}:spark_writer", request)
         pipeline.until(lambda: published(lost, "live", 2), "its next generation", 90)
         mariadb.execute("INSERT INTO lost VALUES (3, 3)", database=schema)
         pipeline.until(lambda: rows(lost) == [(1, 1), (2, 20), (3, 3)], "its rows", 60)

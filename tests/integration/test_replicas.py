@@ -95,9 +95,10 @@ class Replicas:
         """The process id that leads each pipeline, by its status; {} unless leases and statuses agree."""
         found = {}
         with self.redis.client() as client:
-            for name in self.benches:
-                owner: Any = client.get(lease_name(name, SPARK_WRITER))
-                status: Any = client.hget(f"cutline:status:{name}", SPARK_WRITER)
+            for name, bench in self.benches.items():
+                key = bench.journal.store.key
+                owner: Any = client.get(lease_name(key, SPARK_WRITER))
+                status: Any = client.hget(f"cutline:status:{key}", SPARK_WRITER)
                 known = json.loads(status) if status else {}
                 if owner is None or known.get("leader") != owner.decode():
                     return {}

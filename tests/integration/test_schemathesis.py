@@ -16,6 +16,7 @@ import pytest
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
+from cutline.common.store.lives import Key
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.roles import ROLES, Role
 from tests import records
@@ -52,7 +53,7 @@ def control(redis_url: str, tmp_path: Path, mariadb: MariaDB) -> Iterator[Contro
         shop = server.store.pipeline("shop")
         shop.define(config.definition())
         fill(shop)
-        asyncio.run(report(redis_url))
+        asyncio.run(report(redis_url, shop.key))
         yield server
 
 
@@ -64,10 +65,10 @@ def fill(shop: PipelineStore) -> None:
         shop.put_entry(records.checkpoint(slot, parts={"enumerator": part}, kept=slot == 42, tables=tables))
 
 
-async def report(redis_url: str) -> None:
+async def report(redis_url: str, key: Key) -> None:
     redis = connect(redis_url)
     tables = ",".join(f'"{name}": {{"phase": "{phase}", "generation": 1}}' for name, phase in TABLES.items())
-    await Registry(redis).put_status("shop", "enumerator", {"epoch": 1, "leader": "e1"}, tables=f"{{{tables}}}")
+    await Registry(redis).put_status(key, "enumerator", {"epoch": 1, "leader": "e1"}, tables=f"{{{tables}}}")
     await redis.aclose()
 
 

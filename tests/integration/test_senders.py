@@ -72,7 +72,7 @@ class Control:
     """A control service that watches one store and one Redis."""
 
     def __init__(self, redis: Client, store: Store, environment: Environment) -> None:
-        self.registry = Registry(redis)
+        self.registry, self.store = Registry(redis), store
         self._jobs = jobs_of(environment, redis, store)
         self._work = watch(self.registry, store, redis, self._jobs, "c1")
 
@@ -88,22 +88,22 @@ class Control:
         """Return once the traces begin after publication `n`."""
         (traces,) = (job for job in self._jobs if isinstance(job, Traces))
         async with asyncio.timeout(20):
-            while traces._seen.get("shop") != n:  # noqa: ASYNC110
+            while traces._seen.get(self.store.pipeline("shop").key) != n:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async def shows(self, n: int, *applies: int) -> None:
         """The status once publication `n` is made."""
         marks = [[each, AT + each + 0.1, AT + each + 0.2] for each in applies]
         for member in ("reader-0", "writer-0"):
-            await self.registry.put_status("shop", member, {"marks": marks})
+            await self.registry.put_status(self.store.pipeline("shop").key, member, {"marks": marks})
         status = {"published": n, "published_at": AT + n + 1, "applies": [applied(each) for each in applies]}
-        await self.registry.put_status("shop", "spark_writer", status)
+        await self.registry.put_status(self.store.pipeline("shop").key, "spark_writer", status)
 
 
 async def kept(redis: Client, n: int) -> None:
     """Return once Redis has that publication `n` was sent; a control service that ends before sends it again."""
     async with asyncio.timeout(20):
-        while await redis.hget(KEY, "shop") != str(n).encode():  # noqa: ASYNC110
+        while await redis.hget(KEY, (await redis.hkeys(KEY) or [b""])[0]) != str(n).encode():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -155,7 +155,8 @@ def test_an_event_that_openlineage_forbids_is_found_out() -> None:
     definition = parse(SHOP).definition()
 
     def faults(change: Callable[[Any], object]) -> list[str]:
-        made: Any = event("shop", Publication(n=2, published_at=AT, tables={"a.b": main}, **known), None, definition)
+        record = Publication(n=2, published_at=AT, tables={"a.b": main}, **known)
+        made: Any = event(records.LIFE, record, None, definition)
         change(made)
         return openlineage.faults(made)
 

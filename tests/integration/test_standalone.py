@@ -46,9 +46,9 @@ async def main():
         try:
             status = {"epoch": 1, "tables": plan["tables"], "halted": plan.get("halted")}
             if plan.get("spark"):
-                await registry.put_status("shop", "spark_writer", plan["spark"] | {"at": time.time()})
-            await registry.put_status("shop", "enumerator", status)
-            requests = await registry.take_requests("shop")
+                await registry.put_status(store.key, "spark_writer", plan["spark"] | {"at": time.time()})
+            await registry.put_status(store.key, "enumerator", status)
+            requests = await registry.take_requests(store.key)
         except Unavailable:
             requests = []
         nonces = [request["nonce"] for request in requests] if plan.get("answers", True) else []

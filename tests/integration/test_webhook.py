@@ -71,7 +71,8 @@ class Controls:
                 await asyncio.sleep(0.02)
 
     async def halted(self, cause: str | None) -> None:
-        await self.registry.put_status("shop", "enumerator", {"at": time.time(), "halted": cause, "epoch": 3})
+        status = {"at": time.time(), "halted": cause, "epoch": 3}
+        await self.registry.put_status(self.store.pipeline("shop").key, "enumerator", status)
 
 
 def statuses(posts: list[Post]) -> list[str]:

@@ -72,6 +72,7 @@ from cutline.services.enumerator.events import (
     StopFound,
     TableDescribed,
     TableFound,
+    TableLockedOut,
     TablesFound,
     WriteEntry,
     WriteOutcome,
@@ -364,6 +365,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
+        self.locks = random.Random(f"locks {seed}")  # apart, so that seeds mean what they meant before
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=300)
         self.shape = Shape.drawn(self.rng, seed)
@@ -407,6 +409,7 @@ class World:
         self.own = random.Random(f"refusals {seed}")  # apart, so that other worlds draw the same
         self.leaderless = random.Random(f"leaderless {seed}")
         self.nobody_until = 0.0  # no enumerator starts before
+        self.entered_at = 0.0  # when the journal got its newest entry
         self.full_until = self.refused_until = 0.0
         self.refused_epochs: set[int] = set()
         self.names = 0
@@ -697,6 +700,7 @@ class World:
         self.tell(service, "any", Observed(held=held, members=tuple(members)))
         if held:
             self.operators.look(service)
+            checks.nobody_waits_without_saying_so(self, service.leader)
 
     def follow(self, service: SimulatedService) -> None:
         """A member looks which epoch is announced."""
@@ -1113,6 +1117,13 @@ class World:
     def take_low(self, service: SimulatedService, chunk: Any, connection: int) -> None:
         if not self.still(service, chunk, connection):
             return
+        if self.troubled and self.locks.random() < 0.05:
+            self.count["chunk of a locked table"] += 1
+            split, service.chunk = chunk["split"], None
+            cause = "locked by another session"
+            locked = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=Remedy.WAIT)
+            self.tell(service, service.token, locked)
+            return
         low = self.source.low(self.now)
         if low is None:
             self.at(0.1, self.take_low, service, chunk, connection)
@@ -1317,13 +1328,24 @@ class World:
         self.count["paused table goes on" if kept else "paused table has to be read again"] += 1
         return PlaceFound(table_id=table, generation=generation, kept=kept)
 
+    def locked_out(self, order: FindRange | FindBound) -> Event | None:
+        if not self.troubled or self.locks.random() >= 0.05:
+            return None
+        self.count["question about a locked table"] += 1
+        cause = "locked by another session"
+        return TableLockedOut(table_id=order.table_id, generation=order.generation, cause=cause)
+
     def find_range(self, order: FindRange) -> Event | None:
+        if (locked := self.locked_out(order)) is not None:
+            return locked
         keys = [key[0] for key in self.source.visible[order.table_id]]
         found = KeyRange(low=min(keys, default=None), high=max(keys, default=None))
         self.count["split of an empty table"] += not keys
         return RangeFound(table_id=order.table_id, generation=order.generation, range=found)
 
     def find_bound(self, order: FindBound) -> Event:
+        if (locked := self.locked_out(order)) is not None:
+            return locked
         source = self.source
         if self.troubled and self.rng.random() < 0.01:
             self.count["splitting failed"] += 1
@@ -1377,6 +1399,8 @@ class World:
             self.at(0.5, self.write_entry, service, leader, entry)
             return
         written = self.store.put_entry(service.store, entry)
+        if written:
+            self.entered_at = self.now
         if written and isinstance(entry, EpochEntry):
             self.tell_story(
                 f"journal {slot}: epoch of {service.incarnation}, base {entry.base}, version {entry.definition}"

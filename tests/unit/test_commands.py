@@ -107,6 +107,21 @@ def test_a_key_whose_claim_has_no_command_since_its_process_died_can_be_used(sho
     assert add(shop, key="k").n == 4
 
 
+def test_a_claim_that_no_command_followed_goes_when_commands_of_its_time_do(
+    shop: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "RETAINED", 2)
+    shop.commands._claimed("never repeated")
+    for n in range(1, 5):
+        add(shop, key=f"k{n}")
+        assert shop.commands.put_outcome(done(n))
+    shop.commands._claimed("under way")
+    shop.commands.retire()
+    assert len(shop._names("keys")) == 3
+    assert [shop.commands.with_key(f"k{n}") is not None for n in range(1, 5)] == [False, False, True, True]
+    assert add(shop, key="under way").n == 5
+
+
 def test_threads_that_add_commands_with_one_key_add_one(url: str) -> None:
     found: list[Command] = []
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.redis import Memory
 from cutline.common.store.commands import Orders, Outcome
+from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access
@@ -45,7 +47,7 @@ class FakeRegistry:
     async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
         if not self.up:
             raise Unavailable("Redis did not answer a request to read the status: refused")
-        return self.parts if pipeline == "shop" else {}
+        return self.parts if name_of(Key(pipeline)) == "shop" else {}
 
     async def memory(self) -> Memory:
         return Memory(used_bytes=10, limit_bytes=None)
@@ -54,7 +56,7 @@ class FakeRegistry:
         return None
 
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = "") -> None:
-        self.asked.append((pipeline, to, dict(request)))
+        self.asked.append((name_of(Key(pipeline)), to, dict(request)))
 
 
 @pytest.fixture
@@ -67,7 +69,6 @@ def registry() -> FakeRegistry:
             host="h",
             pid=10 + i,
             started_at=1.0,
-            failed={"shop": GaveUp(epoch=3, cause="x", halts=False)} if i else {},
             loop_lag_seconds=0.02 if i else None,
         )
         for i in range(2)
@@ -135,7 +136,12 @@ async def api(registry: FakeRegistry, store: Store) -> AsyncIterator[httpx.Async
         yield opened
 
 
-async def test_services_are_listed_with_their_pids_and_what_they_gave_up(api: httpx.AsyncClient) -> None:
+async def test_services_are_listed_with_their_pids_and_what_they_gave_up(
+    api: httpx.AsyncClient, registry: FakeRegistry, store: Store
+) -> None:
+    failure = GaveUp(epoch=3, cause="x", halts=False)
+    gave_up = {store.pipeline("shop").key: failure, Key("shop.000000000000"): failure}  # the latter was deleted
+    registry.present[1] = replace(registry.present[1], failed=gave_up)
     services = (await api.get("/v1/services")).json()
     assert [(service["role"], service["pid"]) for service in services] == [("reader", 10), ("reader", 11)]
     assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False, "lost": ""}}
@@ -290,7 +296,8 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     """1. A command ends and a checkpoint is published.  2. Whoever saw one of both gets the other.  3. The pipeline is
     deleted and defined again: the events are those of the new one only."""
     shop = store.pipeline("shop")
-    watch = Watches(cast(Registry, registry), store).of("shop")
+    watches = Watches(cast(Registry, registry), store)
+    watch = watches.of(shop)
     before = (await watch.feed()).place
     shop.commands.add("pause", {}, by="anna", now=1.0)
     shop.commands.put_outcome(Outcome(n=1, state="done", at=9.0, orders=Orders()))
@@ -313,10 +320,12 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     shop.remove_files()
     shop.end()
     store.pipeline("shop").define(DEFINITION)
-    store.pipeline("shop").put_entry(records.epoch(1, cause="anew", written_at=20.0))
+    again = store.pipeline("shop")
+    again.put_entry(records.epoch(1, cause="anew", written_at=20.0))
     watch.window._listed_at = float("-inf")
     await asyncio.sleep(STORE_SECONDS)
-    assert ["anew" in event.text for event in (await watch.feed()).all()] == [True]
+    assert (await watch.feed()).all() == []
+    assert ["anew" in event.text for event in (await watches.of(again).feed()).all()] == [True]
 
 
 @pytest.mark.parametrize("path", ["", "/tables", "/splits", "/checkpoints", "/events"])

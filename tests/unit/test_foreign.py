@@ -13,6 +13,19 @@ from cutline.spark_writer.iceberg.foreign import shown, theirs, undone
 SPARK = {"engine-name": "spark", "app-id": "local-7", "deleted-records": "3"}
 
 
+def _field(name: str, kind: str = "string", *others: str) -> Any:
+    """Iceberg's NestedField; `others` are `required` and a comment."""
+    return SimpleNamespace(
+        name=lambda: name,
+        type=lambda: kind,
+        isOptional=lambda: "required" not in others,
+        fieldId=lambda: ord(name),
+        writeDefault=lambda: None,
+        initialDefault=lambda: None,
+        doc=lambda: " ".join(others),
+    )
+
+
 class Metadata:
     """Iceberg's TableMetadata as far as the rule reads it; snapshots are (id, parent, operation, summary)."""
 
@@ -48,7 +61,7 @@ class Metadata:
         return {number: self._java_schema(number) for number in self._schemas}
 
     def _java_schema(self, number: int) -> Any:
-        fields = [SimpleNamespace(name=lambda name=name: name) for name in self._schemas[number]]
+        fields = [_field(*text.split()) for text in self._schemas[number]]
         return SimpleNamespace(columns=lambda: fields)
 
     def snapshotLog(self) -> Any:
@@ -146,3 +159,14 @@ def test_the_cause_says_who_when_what_and_the_choices(metadata: Metadata, text: 
     assert found.describe("t") == text
     assert found.choices == choices
     assert all(f"cutline lake {choice}" in found.remedy for choice in choices)
+
+
+def test_a_comment_on_a_column_is_no_change_and_any_other_difference_is_named() -> None:
+    def seen(*columns: str) -> str | None:
+        found = theirs(Metadata(2, [1, 9, 2], OURS, NEXT, columns=columns))
+        return None if found is None else found.describe("t")
+
+    before = "another user changed the columns of the lake table t"
+    assert seen("a string a comment of an owner") is None
+    assert seen("a long") == f"{before} (a is long instead of string)"
+    assert seen("a string required") == f"{before} (a may not be null)"

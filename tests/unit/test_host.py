@@ -2,22 +2,92 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from cutline.common.mesh.host import Host
+from cutline.common.store.lives import Key
+from cutline.common.store.records import EpochEntry, Members
+from cutline.common.store.store import PipelineStore, Store
+from tests import records
 
 
 @pytest.mark.parametrize("module", ["services.enumerator", "services.reader", "services.writer", "services.control"])
 def test_every_service_takes_all_the_descriptors_that_it_may(module: str) -> None:
     program = f"""
-import asyncio, resource, runpy
+import resource, runpy
+from cutline.common import threads
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
 def run(work):
     work.close()
     print(resource.getrlimit(resource.RLIMIT_NOFILE))
-asyncio.run = run
+threads.run = run
 runpy.run_module("cutline.{module}", run_name="__main__")
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.stdout == "(256, 256)\n", ended.stderr
+
+
+class Announced:
+    """A registry that only knows which epochs are announced."""
+
+    def __init__(self) -> None:
+        self.now: dict[Key, int] = {}
+
+    async def epochs(self) -> dict[Key, int]:
+        return dict(self.now)
+
+
+async def test_a_second_life_of_a_name_is_joined_beside_a_zombie_of_the_first_and_without_its_failure(
+    tmp_path: Path,
+) -> None:
+    """1. A reader gives up epoch 1 of a pipeline, which is then deleted and made again. 2. Its epoch 1 is joined, and
+    the presence has no failure of it. 3. A zombie announces the first one's epoch again: that ends no member."""
+    store, registry = Store(f"file://{tmp_path}"), Announced()
+    host: Any = Host.__new__(Host)
+    host.role, host.incarnation, host.store, host.registry, host.failed = "reader", "r1", store, registry, {}
+    joined: list[str] = []
+    members = Members(enumerator="e1", readers=("r1",), writers=("w1",))
+
+    async def join(found: PipelineStore, entry: EpochEntry, index: int) -> None:
+        joined.append(found.key)
+        if len(joined) == 1:
+            raise ValueError("it gives up")
+        await asyncio.Event().wait()
+
+    def made() -> PipelineStore:
+        shop = store.pipeline("shop")
+        shop.define({})
+        shop.put_entry(records.epoch(1, members=members))
+        return shop
+
+    async def until(condition: Any) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    running: dict[Key, Any] = {}
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(host._follow(join, running, group))
+        first = made()
+        registry.now = {first.key: 1}
+        await until(lambda: first.key in host.failed)
+        first.put_deleting()
+        first.remove_files()
+        first.end()
+        again = made()
+        registry.now = {again.key: 1}
+        await until(lambda: joined == [first.key, again.key] and first.key not in running)
+        assert host.failed == {}
+        registry.now = {again.key: 1, first.key: 7}
+        await until(lambda: first.key in host.failed)
+        assert "the pipeline was deleted, or Redis serves another store too" in host.failed[first.key].cause
+        assert not running[again.key][1].done()
+        assert again.key not in host.failed
+        for task in (following, *(task for _, task in running.values())):
+            task.cancel()

@@ -20,7 +20,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
 RECORDS = {"common.errors", "common.schema", "common.positions", "common.table_id"}
-MESH = {*RECORDS, "common.commands", "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
+MESH = {
+    *RECORDS,
+    "common.commands",
+    "common.logs",
+    "common.measures",
+    "common.threads",
+    "common.store",
+    "common.config",
+    "common.mesh",
+}
 
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
@@ -37,13 +46,15 @@ ALLOWED: dict[str, set[str]] = {
     "common.table_id": {"common.errors"},
     "common.config": {"common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
+    "common.threads": set(),
     "common.store": RECORDS,
-    "common.mesh": {*RECORDS, "common.logs", "common.store", "common.config"},
+    "common.mesh": {*RECORDS, "common.logs", "common.threads", "common.store", "common.config"},
+    "common.web": {"common.config"},
     "services.sources": {*MESH, "common.keys"},
     "spark_writer": {*MESH, "common.keys", "common.parquet", "common.programs", "common.file_metrics", "common.spill"},
     "services.client": set(),
-    "services.health": {"common.errors", "common.config", "common.mesh"},
-    "services.control": {*MESH, "services.sources", "spark_writer", "services.run.preflight"},
+    "services.health": {"common.errors", "common.threads", "common.config", "common.mesh"},
+    "services.control": {*MESH, "common.web", "services.sources", "spark_writer", "services.run.preflight"},
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},
     "services.writer": {*MESH, "common.parquet", "common.file_metrics", "common.spill"},

@@ -178,6 +178,26 @@ def test_who_is_refused_a_slot_by_another_is_deposed_and_reads_the_journal_again
     assert bench.leader.process is None
 
 
+def test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_the_true_cause() -> None:
+    """The entry before it is gone from the store, so nobody holds the slot."""
+    bench = LeaderBench()
+    bench.see()
+    bench.tell(JournalRead(tail=12, base=None))
+    bench.tell(EntryRefused(slot=13, nonce=""))
+    assert (bench.leader.state, bench.leader.failures) == ("reading", 1)
+    pauses = []
+    for failures in range(2, 6):
+        bench.tell(JournalRead(tail=12, base=None))
+        bench.tell(EntryRefused(slot=13, nonce=""))
+        assert (bench.leader.state, bench.leader.failures) == ("resting", failures)
+        pauses.append(bench.leader.retry_at - bench.now)
+        bench.now = bench.leader.retry_at
+        assert bench.see() == [ReadJournal()]
+    assert pauses == sorted(pauses)
+    assert 0.8 <= pauses[0] <= 1.0
+    assert bench.leader.cause == "slot 13 of the journal was refused: the entry before it is gone from the store"
+
+
 def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
     bench = LeaderBench()
     bench.see()
@@ -624,3 +644,19 @@ def test_an_entry_of_ours_in_a_slot_that_it_was_not_meant_for_is_refused() -> No
     with pytest.raises(ProtocolError, match="was meant for slot 1"):
         bench.tell(EntryWritten(slot=7, nonce=bench.last(WriteEntry).entry.nonce))
     assert freeze(bench.leader) == before
+
+
+def test_a_late_checkpoint_is_what_the_leader_waits_for() -> None:
+    """1. A checkpoint lacks the members' parts. 2. All have come, and the store does not take the entry."""
+    bench = LeaderBench().lead()
+    assert bench.leader.waiting_for(bench.now) is None
+    bench.wait(10.0)
+    assert bench.leader.in_flight == (2, None)
+    assert bench.leader.waiting_for(bench.now + DOUBT_SECONDS) is None
+    late = bench.now + DOUBT_SECONDS + 1
+    lacks = "checkpoint 2, begun 11 s ago: it lacks "
+    assert bench.leader.waiting_for(late) == f"{lacks}the part of reader-0, writer-0"
+    bench.complete()
+    assert bench.leader.waiting_for(late) == f"{lacks}the store, which has not taken its entry"
+    bench.written()
+    assert bench.leader.waiting_for(late) is None

@@ -14,7 +14,8 @@ import pytest
 from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.mesh.loop import OneThread, in_store
+from cutline.common.mesh.loop import in_store
+from cutline.common.threads import Threads
 
 log = logging.getLogger("cutline.test")
 
@@ -79,7 +80,7 @@ async def test_tasks_and_threads_begun_for_a_pipeline_inherit_it(capsys: pytest.
     async def work(name: str) -> None:
         logs.note(pipeline=name)
         await asyncio.create_task(spawned(name))
-        thread = OneThread()
+        thread = Threads("test")
         await thread.call(lambda: log.info("%s thread", name))
         thread.end(lambda: None)
         await in_store(log.info, f"{name} store")

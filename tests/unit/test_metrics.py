@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cutline.common.measures import OTHERS, Measures, TableRows
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
+from cutline.common.store.lives import Key
 from cutline.services.control import causes
 from cutline.services.control.metrics import METRICS, Disk, Facts, render
 from tests.unit.test_docs import texts
@@ -31,6 +32,7 @@ def status(**more: Any) -> dict[str, dict[str, Any]]:
     written = TableRows(5)
     written.add("a.b", {"insert": 2, "update": 1}, 30)
     binlog = {"lag_bytes": 7, "clock_offset_seconds": -0.5, "retention_seconds": 86400, "left_seconds": 600, "at": NOW}
+    binlog["oldest_transaction_seconds"] = 2.5
     table = {"generation": 1, "rows_done": 5, "rows_estimate": 9, "splits_done": 1, "splits_total": 3, "cause": None}
     return {
         "enumerator": {
@@ -69,9 +71,9 @@ def facts(parts: dict[str, dict[str, Any]]) -> Facts:
     return Facts(
         statuses={"shop": parts},
         services=[
-            Service(incarnation="e1", role="enumerator", leads=("shop",), **common),
+            Service(incarnation="e1", role="enumerator", leads=(Key("shop.00ff00ff00ff"),), **common),
             Service(incarnation="e2", role="enumerator", **common),
-            Service(incarnation="s1", role="spark_writer", leads=("shop",), **common),
+            Service(incarnation="s1", role="spark_writer", leads=(Key("shop.00ff00ff00ff"),), **common),
         ],
         memory=Memory(used_bytes=5, limit_bytes=10),
         disks=(Disk(folder="/store", free_bytes=1, size_bytes=2),),

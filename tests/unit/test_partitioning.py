@@ -190,8 +190,8 @@ def test_partition_fields_keep_their_ids_and_get_names_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("item", "cause"),
     [
-        ("gone", r"shop.t has no column gone, by which partition .*; add the column"),
-        ("d", r"the column d of shop.t is double, .* no partition transform identity; copy the table"),
+        ("gone", r"shop.t has no column gone, by which partition .*; give it another partition"),
+        ("d", r"the column d of shop.t is double, .* no partition transform identity; give the table"),
         ("hour(day)", r"the column day of shop.t is date, .* no partition transform hour"),
         ("day(id)", r"the column id of shop.t is int, .* no partition transform day"),
         ("truncate(3, at)", r"the column at of shop.t is datetime, .* no partition transform truncate\[3\]"),

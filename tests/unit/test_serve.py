@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.store.lives import Life
 from cutline.common.store.records import Quarantine
-from cutline.common.store.store import Store
+from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer import serve as module
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.serve import Everything, Lead, PipelineApplier, serve
@@ -52,11 +53,11 @@ class Threads:
         self.spark: Any = None
         monkeypatch.setattr(module, "_applier", self._applier)
 
-    def _applier(self, store: Store, name: str, spark: Any, lead: Lead) -> Any:
+    def _applier(self, pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) -> Any:
         self.spark = spark
 
         def run() -> None:
-            self.began.append(name)
+            self.began.append(pipeline.name)
             lead.stop.wait(20)
             self.may_end.wait(20)
             lead.ended.set()
@@ -83,11 +84,12 @@ def test_a_pipeline_that_comes_back_is_served_while_its_last_step_goes_on(
 ) -> None:
     """1. A lead is lost in a long step. 2. The next one is served at once. 3. The end waits for both."""
     threads, old, new = Threads(monkeypatch), Lead(), Lead()
-    led = {"shop": old}
+    key = store.pipeline("shop").key
+    led = {key: old}
     with serving(store, lambda names: dict(led)) as (stop, thread):
         until(lambda: threads.began == ["shop"])
         old.stop.set()
-        led["shop"] = new
+        led[key] = new
         until(lambda: threads.began == ["shop", "shop"])
         stop.set()
         thread.join(0.2)
@@ -103,9 +105,9 @@ def test_a_store_that_can_not_be_listed_ends_nothing_and_counts_as_not_served(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     threads, everything, asked = Threads(monkeypatch), Everything(), 0
-    listing, away = store.pipelines, threading.Event()
+    listing, away = store.lives, threading.Event()
 
-    def pipelines() -> list[str]:
+    def lives() -> list[Life]:
         if away.is_set():
             raise ConfigError("the store can't be used")
         return listing()
@@ -115,7 +117,7 @@ def test_a_store_that_can_not_be_listed_ends_nothing_and_counts_as_not_served(
         asked += 1
         return everything(names)
 
-    monkeypatch.setattr(store, "pipelines", pipelines)
+    monkeypatch.setattr(store, "lives", lives)
     threads.may_end.set()
     with serving(store, leads) as (_, thread):
         until(lambda: len(threads.began) == 2)

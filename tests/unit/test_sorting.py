@@ -54,5 +54,5 @@ def test_an_order_ends_before_a_column_that_is_gone() -> None:
 
 @pytest.mark.parametrize(("name", "words"), [("day", "shop.a has no column day, by which sort"), ("v", "is a list")])
 def test_a_column_that_has_no_order_is_refused_with_a_remedy(name: str, words: str) -> None:
-    with pytest.raises(ValueError, match=f"{words}.*copy .* by a pipeline with another sort"):
+    with pytest.raises(ValueError, match=f"{words}.*give .* another sort there"):
         chosen(SCHEMA, 0, ("id", f"{name} desc"))

@@ -333,6 +333,29 @@ def test_a_torn_write_leaves_no_entry_and_the_slot_free(
     assert [entry.slot for entry in fresh.journal_tail()] == [1, 2]
 
 
+def test_a_name_whose_folder_was_not_made_durable_is_by_the_repeated_call(
+    files: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. An entry's link is made, and the fsync of its folder fails. 2. The leader repeats the call, and takes the
+    entry with its nonce for written: not before the folder was synced."""
+    files.put_entry(epoch(1))
+    plain, synced, broken = backends._sync_folder, list[str](), [True]
+
+    def sync(folder: str) -> None:
+        if broken:
+            raise OSError(5, "Input/output error")
+        synced.append(folder)
+        plain(folder)
+
+    monkeypatch.setattr(backends, "_sync_folder", sync)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="Input/output error"):
+            files.put_entry(checkpoint(2, 1))
+    broken.clear()
+    assert not files.put_entry(checkpoint(2, 1))
+    assert synced == [files.location("journal")]
+
+
 def test_an_error_on_the_way_leaves_no_temporary_file(files: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
     files.put_entry(epoch(1))
 
@@ -932,7 +955,7 @@ def test_temporary_names_in_the_journal_go_after_a_day(files: PipelineStore) -> 
 
 @pytest.mark.parametrize("how", ["asked", "ordered", "entered"])
 def test_nothing_is_retired_that_a_restore_under_way_needs(shop: PipelineStore, how: str) -> None:
-    """A restore to checkpoint 2 is commanded, is a standing order, or has its epoch, while what is before 3 is to go."""
+    """A restore to checkpoint 2 is commanded, a standing order, or has its epoch, while what is before 3 is to go."""
     shop.put_entry(records.epoch(1))
     for n in (2, 3):
         shop.put_entry(records.checkpoint(n))

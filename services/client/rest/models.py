@@ -56,6 +56,8 @@ class Pipeline(Answer):
     """A pipeline: its definition and its state."""
 
     name: str
+    id: str = ""
+    """Of this creation of the pipeline; one that is deleted and made again under its name has another."""
     definition: dict[str, Any]
     epoch: int | None
     leader: str | None

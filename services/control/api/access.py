@@ -26,6 +26,7 @@ from typing import cast
 
 from starlette.datastructures import Headers
 
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.access import AccessFiles, Token
 from cutline.services.control.api.audit_log import network
 from cutline.services.control.api.oidc import Oidc
@@ -171,7 +172,7 @@ class Access:
             return known
         looking = self._looking.get(token_id)
         if looking is None:
-            looking = self._looking[token_id] = asyncio.create_task(asyncio.to_thread(self._read, token_id, now))
+            looking = self._looking[token_id] = asyncio.create_task(in_store(self._read, token_id, now))
             looking.add_done_callback(lambda _: self._looking.pop(token_id, None))
         return await asyncio.shield(looking)
 

@@ -9,7 +9,6 @@ bounds (common/store/access.py), so neither pushes out the other's.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
 import time
@@ -20,6 +19,7 @@ from typing import Any
 from starlette.types import Scope
 
 from cutline.common.errors import CutlineError
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.access import REFUSALS, AccessFiles, Entry, Refusals, audit_key
 
 FLUSH_SECONDS = 5.0
@@ -64,7 +64,7 @@ class AuditLog:
             self._waiting["denied" if known else "strangers"].add(audit_key(now), {**body, "at": now})
             return
         try:
-            await asyncio.to_thread(self._files.log, now, body)
+            await in_store(self._files.log, now, body)
         except CutlineError as error:
             log.error("not in the audit log: %s; the call is %s", error, body)
 
@@ -76,15 +76,15 @@ class AuditLog:
             for kind in REFUSALS:
                 batch, self._waiting[kind] = self._waiting[kind], _Batch()
                 if batch.entries:
-                    await asyncio.to_thread(self._files.log_refused, kind, sorted(batch.entries))
+                    await in_store(self._files.log_refused, kind, sorted(batch.entries))
         if not ending and now - self._rotated_at >= ROTATE_SECONDS:
             self._rotated_at = now
-            await asyncio.to_thread(self._files.rotate, now)
+            await in_store(self._files.rotate, now)
 
     async def newest(self, *, before: str | None, limit: int) -> list[Entry]:
         """Return the newest `limit` records, newest first, each with its key; those older than the key `before`."""
         waiting = [entry for batch in self._waiting.values() for entry in batch.entries]
-        kept = await asyncio.to_thread(self._files.logged, before=before, limit=limit)
+        kept = await in_store(self._files.logged, before=before, limit=limit)
         found = dict([*kept, *((key, body) for key, body in waiting if before is None or key < before)])
         return sorted(found.items(), key=lambda entry: entry[0], reverse=True)[:limit]
 

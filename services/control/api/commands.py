@@ -6,7 +6,6 @@ their numbers. One that makes no sense now is refused (409) and not queued.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,9 @@ from fastapi.responses import JSONResponse
 
 from cutline.common.config.pipeline import shown
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
+from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import situation
@@ -99,9 +100,9 @@ class Asking:
         async def look() -> Situation:
             status: Mapping[str, Mapping[str, Any]] = {}
             with suppress(Unavailable):
-                status = await self.registry.status(self.found.name)
-            tables, _ = await self.shared.watches.of(self.found.name).tables(status)
-            return await asyncio.to_thread(situation.look, self.found, status, tables)
+                status = await self.registry.status(self.found.key)
+            tables, _ = await self.shared.watches.of(self.found).tables(status)
+            return await in_store(situation.look, self.found, status, tables)
 
         return await until(look, lambda now: now.shows_finished, REPORT_SECONDS)
 
@@ -121,7 +122,7 @@ class Asking:
             allow(now)
         client = self._request.client
         try:
-            command = await asyncio.to_thread(
+            command = await in_store(
                 self.found.commands.add,
                 kind,
                 arguments,
@@ -133,7 +134,7 @@ class Asking:
         except KeyUsed as error:  # in between
             raise refused(409, error) from error
         with suppress(Unavailable):  # a hint only: the leader looks by itself too
-            await self.registry.request(self.found.name, {"kind": "command"})
+            await self.registry.request(self.found.key, {"kind": "command"})
         return await self._accepted(command)
 
     async def _accepted(self, command: Command) -> CommandView:
@@ -158,7 +159,7 @@ async def _asking(
     if given is not None:
         what = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
         key = f"{given} {hashlib.sha256(what).hexdigest()[:16]}"
-        command = await asyncio.to_thread(found.commands.with_key, given)
+        command = await in_store(found.commands.with_key, given)
         if command is not None and command.key == key:
             request.state.command = command.n
             raise Repeated(await _settled(shared.registry, found, command, seconds))
@@ -180,17 +181,17 @@ async def _settled(registry: Registry, found: PipelineStore, command: Command, s
     """The command once it is finished, or as it is after `seconds`."""
 
     async def look() -> Outcome | None:
-        return await asyncio.to_thread(found.commands.outcome, command.n)
+        return await in_store(found.commands.outcome, command.n)
 
     outcome = await until(look, lambda found: found is not None, seconds)
     under_way: UnderWay = {}
     if outcome is None:
         with suppress(Unavailable):
-            under_way = await _under_way(registry, found.name)
+            under_way = await _under_way(registry, found.key)
     return view_of(found.name, command, outcome, under_way)
 
 
-async def _under_way(registry: Registry, pipeline: str) -> UnderWay:
+async def _under_way(registry: Registry, pipeline: lives.Key) -> UnderWay:
     """The leader's commands; those of one that died, its successor begins anew."""
     leader = (await registry.status(pipeline)).get("enumerator", {})
     if time.time() - leader.get("at", 0.0) > CURRENT_SECONDS:
@@ -228,11 +229,11 @@ async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[Co
     if page.after is not None and not isinstance(page.after, int):
         raise foreign()
     assert page.limit is not None
-    before = page.after if page.after is not None else await asyncio.to_thread(found.commands.newest) + 1
-    listed = await asyncio.to_thread(found.commands.list, before=before, limit=page.limit + 1)
+    before = page.after if page.after is not None else await in_store(found.commands.newest) + 1
+    listed = await in_store(found.commands.list, before=before, limit=page.limit + 1)
     under_way: UnderWay = {}
     with suppress(Unavailable):
-        under_way = await _under_way(registry, found.name)
+        under_way = await _under_way(registry, found.key)
 
     def views() -> list[CommandView]:
         shown_ones = listed[: page.limit]
@@ -240,7 +241,7 @@ async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[Co
 
     if len(listed) > page.limit:
         page.link(listed[page.limit - 1].n)
-    return await asyncio.to_thread(views)
+    return await in_store(views)
 
 
 @routes.get("/pipelines/{pipeline}/commands/{number}", operation_id="get_command")
@@ -248,7 +249,7 @@ async def command(
     found: Known, registry: RegistryNow, seconds: Wait, number: Number
 ) -> CommandView:
     """Return one command; with `wait`, once it is finished."""
-    known = await asyncio.to_thread(found.commands.get, number)
+    known = await in_store(found.commands.get, number)
     if known is None:
         cause = f"pipeline {found.name} has no command {number}, or none any more"
         raise Refused(404, cause, "GET .../commands lists the last ones")
@@ -264,11 +265,11 @@ async def command(
 async def cancel(asked: Asked, number: Number) -> CommandView:
     """Cancel a command, as long as it has no effect that lasts: while it waits for its turn, for a checkpoint, or for
     an epoch. This is a command too; it is refused if the other was carried out first."""
-    known = await asyncio.to_thread(asked.found.commands.get, number)
+    known = await in_store(asked.found.commands.get, number)
     if known is None:
         cause = f"pipeline {asked.found.name} has no command {number}, or none any more"
         raise Refused(404, cause, "GET .../commands lists the last ones")
-    outcome = await asyncio.to_thread(asked.found.commands.outcome, number)
+    outcome = await in_store(asked.found.commands.outcome, number)
     if outcome is not None:
         raise Refused(409, f"command {number} is {outcome.state} already", "there is nothing to cancel")
     if known.kind == "cancel_command":

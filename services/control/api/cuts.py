@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -13,6 +12,7 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from cutline.common.errors import ConfigError
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.records import Publication
 from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, router
 from cutline.services.control.api.paging import Newest
@@ -80,33 +80,33 @@ async def cuts(
 ) -> list[CutView] | CutAnswer:
     """List the retained publications, newest first; or answer which one the lake showed, and which one holds, a time
     or a GTID."""
-    published = control.watches.of(found.name).published
+    published = control.watches.of(found).published
     if at is not None and gtid is not None:
         raise Refused(422, "both at and gtid were given", "ask for one of them")
     if at is not None:
         moment = _moment(at)
-        shown, holds = await asyncio.to_thread(lambda: (published.at(moment), published.holding_time(moment)))
+        shown, holds = await in_store(lambda: (published.at(moment), published.holding_time(moment)))
         return CutAnswer(shown=_detail(shown), holds=_detail(holds))
     if gtid is not None:
         try:
-            holds = await asyncio.to_thread(published.holding_gtid, gtid)
+            holds = await in_store(published.holding_gtid, gtid)
         except ConfigError as error:
             raise refused(422, error) from error
-        newest = (await control.watches.of(found.name).publications()).newest
+        newest = (await control.watches.of(found).publications()).newest
         return CutAnswer(shown=_detail(newest), holds=_detail(holds))
-    numbers = page.of((await asyncio.to_thread(published.numbers))[::-1], int, newest_first=True)
+    numbers = page.of((await in_store(published.numbers))[::-1], int, newest_first=True)
 
     def read() -> list[CutView]:
         records = (published.get(n) for n in numbers)
         return [CutView(**_fields(record)) for record in records if record is not None]
 
-    return await asyncio.to_thread(read)
+    return await in_store(read)
 
 
 @routes.get("/pipelines/{pipeline}/cuts/{number}", operation_id="get_cut")
 async def cut(found: Known, control: Shared, number: CheckpointNumber) -> CutDetail:
     """Return what publication `number` shows of each table."""
-    record = await asyncio.to_thread(control.watches.of(found.name).published.get, number)
+    record = await in_store(control.watches.of(found).published.get, number)
     if record is None:
         raise Refused(
             404,

@@ -6,7 +6,6 @@ secrets that it had.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from cutline.common.config.faults import sentence
 from cutline.common.config.pipeline import FIXED, PipelineConfig, parse, shown
 from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
+from cutline.common.threads import Threads
 from cutline.services.control.api.named import sink_faults, source_faults
 from cutline.services.control.api.problems import MOST_FAULTS, FieldProblem, Refused, refused, split
 
@@ -26,6 +26,7 @@ YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 MERGE_PATCH = "application/merge-patch+json"
 WHOLE = ("name", "source", "tables", "sink")
 _DEEPEST = 100
+_PARSING = Threads("yaml", 2)
 
 
 def media_type(request: Request) -> str:
@@ -37,7 +38,7 @@ async def content_of(request: Request, *, patch: bool = False) -> dict[str, Any]
     """The request's body as a mapping. Raises Refused: 400 for broken syntax, 415 for another type of body."""
     kind, body = media_type(request), await request.body()
     if kind in YAML:
-        return await asyncio.to_thread(_yaml, body)  # a megabyte takes seconds
+        return await _PARSING.call(_yaml, body)  # a megabyte takes seconds
     if kind != "application/json" and not (patch and kind == MERGE_PATCH):
         other = MERGE_PATCH if patch else YAML[0]
         raise Refused(415, f"the body is {kind}", f"send application/json or {other}")

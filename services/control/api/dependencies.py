@@ -21,6 +21,7 @@ from starlette.types import Scope
 from cutline.common.commands.rules import OPERATIONS
 from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.table_id import meant, split_table_id
@@ -88,7 +89,7 @@ async def _known(request: Request, pipeline: PipelineName) -> PipelineStore:
         found = store.pipeline(pipeline)
     except ConfigError as error:
         raise Refused(404, *split(str(error))) from error
-    if await asyncio.to_thread(found.definition) is None:
+    if await in_store(found.definition) is None:
         request.app.state.control.watches.forget(pipeline)
         raise Refused(404, f"the store has no pipeline {pipeline!r}", "GET /v1/pipelines lists them")
     return found
@@ -112,7 +113,7 @@ async def _table(found: Known, shared: Shared, table: Annotated[str, _TABLE]) ->
         split_table_id(table)
         return table
     try:
-        return meant(table, (await shared.watches.of(found.name).status()).tables)
+        return meant(table, (await shared.watches.of(found).status()).tables)
     except ConfigError as error:
         raise refused(404, error) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from fastapi import Depends, Header, Query
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
+from cutline.common.mesh.loop import in_store
 from cutline.services.control.api import definitions
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.models import CommandView
@@ -44,9 +44,9 @@ class Edit:
     async def base(self) -> tuple[int, dict[str, Any]]:
         """The version in force, with its content. Raises Refused (412) if If-Match names another one."""
         found = self.asked.found
-        version = await asyncio.to_thread(found.definition_version)
+        version = await in_store(found.definition_version)
         self._compare(version)
-        return version, await asyncio.to_thread(found.definition, version) or {}
+        return version, await in_store(found.definition, version) or {}
 
     def _compare(self, version: int) -> None:
         if self._match is None or self._match.strip() == "*":

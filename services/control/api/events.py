@@ -19,6 +19,7 @@ from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.services.control.api.dependencies import CallerNow, Control, Flag, Known, Shared, router
 from cutline.services.control.api.models import EventKind, EventView
 from cutline.services.control.api.paging import Newest, several
@@ -58,7 +59,7 @@ async def events(
 ) -> list[EventView] | Response:
     """List the newest events, newest first; or send them as they come (server-sent events)."""
     kinds = set(KINDS) if kind is None else several(kind, KINDS, "kind of event")
-    watch = control.watches.of(found.name)
+    watch = control.watches.of(found)
     if stream or (accept is not None and STREAM in accept):
         after = await _place(watch, last_event_id) if last_event_id else (await watch.feed()).place
         if control.streams[caller.means, caller.by] >= MOST:
@@ -100,7 +101,7 @@ async def _stream(control: Control, watch: PipelineWatch, after: Place, kinds: S
                     sent_at = time.monotonic()
                     yield f"id: {after.id}\nevent: {event.kind}\ndata: {_view(event).model_dump_json()}\n\n"
             if time.monotonic() - sent_at >= HEARTBEAT_SECONDS:
-                if await asyncio.to_thread(watch.store.definition) is None:
+                if await in_store(watch.store.definition) is None:
                     yield f": the pipeline {watch.store.name} was deleted\n\n"
                     return
                 sent_at = time.monotonic()
@@ -132,7 +133,7 @@ async def _place(watch: PipelineWatch, text: str) -> Place:
         )
     now = (await watch.feed()).place
     slot, number, command, publication = found.groups()
-    if int(slot) > now.slot and max(await asyncio.to_thread(watch.store.slots), default=0) < int(slot):
+    if int(slot) > now.slot and max(await in_store(watch.store.slots), default=0) < int(slot):
         return BEGINNING  # the pipeline was deleted, and defined again
     return Place(
         slot=int(slot),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter, Response
 
 from cutline.common.errors import CutlineError
+from cutline.common.mesh.loop import in_store
 from cutline.services.control.api.dependencies import RegistryNow, StoreNow
 from cutline.services.control.api.models import Health
 
@@ -24,7 +23,7 @@ async def readyz(registry: RegistryNow, store: StoreNow, response: Response) -> 
     """Whether Redis and the store answer."""
     try:
         await registry.services()
-        await asyncio.to_thread(store.pipelines)
+        await in_store(store.pipelines)
     except CutlineError as error:
         response.status_code = 503
         return Health(ready=False, cause=str(error))

@@ -45,16 +45,18 @@ class ServiceView(BaseModel):
 class PipelineView(BaseModel):
     """One pipeline: its definition (without passwords) and its state; a number that does not exist yet is null.
 
-    `limits`: how fast all readers together may SELECT; `waiting_for`: the leader's obstacle, else any other member's.
+    `limits`: how fast all readers together may SELECT; `waiting_for`: a member's obstacle, or the leader's.
     `failures`: epochs that failed in a row, while the next one waits until `retry_at` (seconds since 1970).
     `spark_writer`: the incarnation of the Spark writer that leads the pipeline in the lake, null if that is gone.
     `applied_by_spark`: the tables of the last batch that Spark's executors applied, each with the reason.
     `version`: of the definition, which is in force; `version_in_force`: the same as the leader last reported it.
+    `id`: of this creation of the pipeline; one that is deleted and made again under its name has another.
     `mode`: what the last command that was carried out made of it.
     `current`: whether a leader reports now; else the state is of `as_of` (seconds since 1970, null: unknown).
     """
 
     name: str
+    id: str
     definition: dict[str, Any]
     epoch: int | None
     leader: str | None

@@ -6,9 +6,7 @@ the first use, then every five minutes, and at most twice a minute for a key tha
 
 from __future__ import annotations
 
-import asyncio
-import json
-import urllib.request
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,12 +15,30 @@ from jwt import PyJWKClient
 from jwt.exceptions import PyJWKClientConnectionError
 
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.threads import Threads
+from cutline.common.web import fetched
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import ROLES, Caller, Role
 
 CLOCK_SECONDS = 60
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TIMEOUT_SECONDS = 10
+_ISSUER = Threads("issuer", 4)  # an issuer that hangs holds up the callers with a JWT, and nobody else
+
+
+class _Keys(PyJWKClient):
+    """The issuer's keys, fetched by common/web.py."""
+
+    def fetch_data(self) -> Any:
+        """Fetch the keys and keep them for a while."""
+        try:
+            found = self._as_jwk_set_payload(fetched(self.uri, seconds=_TIMEOUT_SECONDS))
+        except (OSError, ValueError) as error:
+            raise PyJWKClientConnectionError(f"the keys can't be fetched ({error})") from error
+        if self.jwk_set_cache is not None:
+            self.jwk_set_cache.put(found)
+        self._last_successful_fetch = time.monotonic()
+        return found
 
 
 class Oidc:
@@ -42,7 +58,7 @@ class Oidc:
 
     async def caller(self, token: str) -> Caller:
         """The person of a JWT. Raises Refused: 401, or 403 without a role; Unavailable without the keys."""
-        return await asyncio.to_thread(self._caller, token)
+        return await _ISSUER.call(self._caller, token)
 
     def _caller(self, token: str) -> Caller:
         try:
@@ -79,13 +95,12 @@ class Oidc:
 
     def _client(self) -> PyJWKClient:
         if self._keys is None:
-            self._keys = PyJWKClient(self._keys_url or self._discovered(), timeout=_TIMEOUT_SECONDS)
+            self._keys = _Keys(self._keys_url or self._discovered())
         return self._keys
 
     def _discovered(self) -> str:
         address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as answer:
-            return str(json.load(answer)["jwks_uri"])
+        return str(fetched(address, seconds=_TIMEOUT_SECONDS)["jwks_uri"])
 
     def _role(self, claims: Mapping[str, Any]) -> Role | None:
         """The highest role that the claim gives."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
 from cutline.common.errors import ProtocolError
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.commands import Asked, Asking
@@ -112,17 +112,17 @@ async def read_again(asked: Asked) -> CommandView:
 
 
 async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
-    entry = await asyncio.to_thread(checkpoint, asked.found, number)
+    entry = await in_store(checkpoint, asked.found, number)
     remedy = "GET .../checkpoints lists those that are there"
     if entry is None:
-        last = await asyncio.to_thread(asked.found.last_slot)
+        last = await in_store(asked.found.last_slot)
         cause = "was swept, or is an epoch" if number <= last else "was not taken yet"
         raise Refused(409, f"checkpoint {number} can't be restored: it {cause}", remedy)
     if entry.inside:
         raise Refused(409, f"checkpoint {number} can't be restored: it is inside a transaction", remedy)
     try:
         for ref in entry.parts.values():
-            await asyncio.to_thread(asked.found.read_part, ref)
+            await in_store(asked.found.read_part, ref)
     except ProtocolError as error:
         raise Refused(409, f"checkpoint {number} can't be restored: its parts were swept", remedy) from error
     return entry
@@ -158,7 +158,7 @@ async def take_savepoint(asked: Asked, wanted: Savepoint | None = None) -> Comma
 )
 async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandView:
     """Delete a savepoint: its checkpoint is kept no longer than any other."""
-    entry = await asyncio.to_thread(checkpoint, asked.found, number)
+    entry = await in_store(checkpoint, asked.found, number)
     if entry is None or not entry.kept:
         cause = f"pipeline {asked.found.name} has no savepoint {number}"
         raise Refused(404, cause, "GET .../savepoints lists those that are there")
@@ -168,10 +168,10 @@ async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandVie
 @routes.get("/pipelines/{pipeline}/limits", operation_id="get_limits")
 async def limits(found: Known, control: Shared) -> LimitsView:
     """Return how fast all readers together may SELECT."""
-    status = await control.watches.of(found.name).status()
+    status = await control.watches.of(found).status()
     known = status.leader.get("limits")
     if known is None:
-        return LimitsView(**await asyncio.to_thread(_ordered_limits, found), current=False)
+        return LimitsView(**await in_store(_ordered_limits, found), current=False)
     return LimitsView(**known, current=status.current, as_of=status.as_of)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from fastapi import Header, Path, Query, Request, Response
 
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
@@ -49,9 +49,9 @@ async def pipelines(
     """List the pipelines of the store."""
     wanted = [(name, value) for name, _, value in (each.partition(":") for each in tag or ())]
     names: list[str] = []
-    for name in await asyncio.to_thread(store.pipelines):
+    for name in await in_store(store.pipelines):
         if wanted:
-            tags = (await asyncio.to_thread(store.pipeline(name).definition) or {}).get("tags", {})
+            tags = (await in_store(store.pipeline(name).definition) or {}).get("tags", {})
             if any(tags.get(key) != value for key, value in wanted):
                 continue
         names.append(name)
@@ -111,17 +111,18 @@ def _stored(found: PipelineStore) -> tuple[dict[str, Any] | None, int, str, int]
 
 async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
     """One pipeline, None if it was deleted in between."""
-    definition, version, mode, waiting = await asyncio.to_thread(_stored, found)
+    definition, version, mode, waiting = await in_store(_stored, found)
     if definition is None:
         return None
-    status = await shared.registry.status(found.name)
+    status = await shared.registry.status(found.key)
     alive = {service.incarnation for service in await shared.registry.services()}
     leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
-    tables, _ = await shared.watches.of(found.name).tables(status)
+    tables, _ = await shared.watches.of(found).tables(status)
     phases = [table["phase"] for table in tables.values()]
     checkpoint = leader.get("checkpoint") or {}
     return PipelineView(
         name=found.name,
+        id=found.id,
         definition=shown("", definition),
         version=version,
         version_in_force=leader.get("definition"),
@@ -136,7 +137,7 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
         publication=spark.get("published"),
         published_at=spark.get("published_at"),
         source_time=spark.get("source_time"),
-        waiting_for=next((part["waiting_for"] for part in (leader, *status.values()) if part.get("waiting_for")), None),
+        waiting_for=_obstacle(leader, [part for part in status.values() if part is not leader]),
         halted=leader.get("halted"),
         spark_writer_error=spark.get("error"),
         binlog_left_seconds=_left(leader.get("binlog") or {}),
@@ -159,6 +160,13 @@ def _rows_sent(status: Mapping[str, Mapping[str, Any]], epoch: int | None) -> in
         if name.startswith("reader-") and part.get("epoch") == epoch
     ]
     return sum(rows) if rows else None
+
+
+def _obstacle(leader: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> str | None:
+    """What holds the pipeline up. While an epoch is open a member knows it better: the leader sees that a checkpoint is
+    late, and its reader what it waits for."""
+    parts = (*members, leader) if leader.get("state") == "leading" else (leader, *members)
+    return next((part["waiting_for"] for part in parts if part.get("waiting_for")), None)
 
 
 def _left(binlog: Mapping[str, Any]) -> float | None:
@@ -190,7 +198,7 @@ async def create(
     """
     config = checked(await content_of(request))
     found = _of_name(shared, config.name)
-    stored, version, mode, _ = await asyncio.to_thread(_stored, found)
+    stored, version, mode, _ = await in_store(_stored, found)
     if stored is not None:
         config = checked(config.definition(), base=stored)
     definitions.allow(config, shared.secrets, stored)
@@ -205,7 +213,7 @@ async def create(
         except (ConfigError, Unavailable) as error:
             raise refused(422, error) from error
         try:
-            made = await asyncio.to_thread(found.define, definition)
+            made = await in_store(found.define, definition)
         except ConfigError as error:  # another request was faster
             raise refused(409, error) from error
         response.status_code = 201 if made else 200
@@ -242,7 +250,7 @@ async def _plan(
     phases: dict[str, str] = {}
     if stored is not None:
         with suppress(Unavailable):
-            tables = captured(await shared.registry.status(found.name))
+            tables = captured(await shared.registry.status(found.key))
             phases = {name: table["phase"] for name, table in tables.items()}
     return await shared.sources.run(
         partial(plan, config, store_url=shared.store.url, before=stored, version=version, phases=phases)
@@ -283,7 +291,7 @@ async def delete(
 @routes.post("/pipelines/{pipeline}/plan", operation_id="plan_pipeline", openapi_extra=ADMIN)
 async def planned(request: Request, shared: Shared, found: Known) -> Plan:
     """Return what a new definition, or a merge patch, would do: tables added, read again, removed."""
-    stored, version, _, _ = await asyncio.to_thread(_stored, found)
+    stored, version, _, _ = await in_store(_stored, found)
     content = await content_of(request, patch=True)
     is_patch = definitions.media_type(request) == definitions.MERGE_PATCH
     whole = not is_patch and all(key in content for key in definitions.WHOLE)
@@ -298,7 +306,7 @@ async def planned(request: Request, shared: Shared, found: Known) -> Plan:
 @routes.get("/pipelines/{pipeline}/versions", operation_id="list_versions")
 async def versions(found: Known, page: WholeList) -> list[VersionView]:
     """List the versions of the definition, oldest first."""
-    listed = await asyncio.to_thread(found.versions)
+    listed = await in_store(found.versions)
     return page.of([_version_view(each) for each in listed], key=lambda view: view.version)
 
 
@@ -306,7 +314,7 @@ async def versions(found: Known, page: WholeList) -> list[VersionView]:
 async def one_version(found: Known, version: Version) -> VersionContent:
     """Return one version of the definition."""
     content = await _content(found, version)
-    listed = await asyncio.to_thread(found.versions)
+    listed = await in_store(found.versions)
     about = next((each for each in listed if each.version == version), DefinitionVersion(version=version))
     return VersionContent(**_version_view(about).model_dump(), definition=shown("", content))
 
@@ -325,9 +333,9 @@ async def restore_version(edit: Edited, version: Version) -> CommandView:
 
 
 async def _content(found: PipelineStore, version: int) -> dict[str, Any]:
-    listed = await asyncio.to_thread(found.versions)
+    listed = await in_store(found.versions)
     known = any(each.version == version for each in listed)
-    content = await asyncio.to_thread(found.definition, version) if known else None
+    content = await in_store(found.definition, version) if known else None
     if content is None:
         raise Refused(404, f"pipeline {found.name} has no version {version}", "GET .../versions lists them")
     return content

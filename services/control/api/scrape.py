@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from fastapi import APIRouter, Depends, Response
 
+from cutline.common.threads import Threads
 from cutline.services.control import metrics
 from cutline.services.control.api.dependencies import Shared, bearer
 from cutline.services.control.facts import gathered
 
 router = APIRouter(tags=["metrics"], dependencies=[Depends(bearer)])
+_RENDERING = Threads("metrics")
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def scrape(control: Shared) -> Response:
     """Return every metric, for Prometheus."""
     facts = await gathered(control.registry, control.store)
-    body = await asyncio.to_thread(partial(metrics.render, facts, most=control.metrics_tables))
+    body = await _RENDERING.call(partial(metrics.render, facts, most=control.metrics_tables))
     return Response(body, headers={"Content-Type": metrics.CONTENT_TYPE})

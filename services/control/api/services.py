@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import BaseModel
 
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.services.control.api.dependencies import Shared, router
 from cutline.services.control.api.models import ServiceView
 from cutline.services.control.api.problems import Refused
@@ -32,8 +32,9 @@ async def services(control: Shared) -> list[ServiceView]:
     leads: dict[str, list[str]] = {}
     members: dict[str, dict[str, str]] = {}
     epochs: dict[str, dict[str, int]] = {}
-    for name in await asyncio.to_thread(control.store.pipelines):
-        watch = control.watches.of(name)
+    lives = await in_store(control.store.lives)
+    for life in lives:
+        name, watch = life.name, control.watches.of(control.store.open(life))
         status = await watch.status()
         for part in (status.leader, status.spark):
             if incarnation := part.get("leader"):
@@ -54,7 +55,7 @@ async def services(control: Shared) -> list[ServiceView]:
             host=service.host,
             pid=service.pid,
             started_at=service.started_at,
-            failed=dict(service.failed),
+            failed={life.name: service.failed[life.key] for life in lives if life.key in service.failed},
             leaving=service.leaving,
             starting=service.starting,
             leads=leads.get(service.incarnation, []),

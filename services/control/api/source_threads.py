@@ -55,7 +55,7 @@ class SourceThreads:
                 loop.call_soon_threadsafe(done, result, failed)
 
         self._busy += 1
-        threading.Thread(target=work, name="source", daemon=True).start()
+        threading.Thread(target=work, name="cutline-source", daemon=True).start()
         try:
             return await asyncio.wait_for(answer, seconds)
         except TimeoutError:

@@ -45,7 +45,7 @@ class GridView(BaseModel):
 @routes.get("/pipelines/{pipeline}/splits", operation_id="list_splits")
 async def splits(found: Known, control: Shared) -> list[SplitsView]:
     """How many chunks of each table have been read."""
-    status = await control.watches.of(found.name).status()
+    status = await control.watches.of(found).status()
     return [
         SplitsView(
             table=name,
@@ -62,13 +62,13 @@ async def splits(found: Known, control: Shared) -> list[SplitsView]:
 @routes.get("/pipelines/{pipeline}/tables/{table}/splits", operation_id="get_grid")
 async def grid(found: Known, control: Shared, table: TableName) -> GridView:
     """Return the state of every chunk of a table's snapshot."""
-    watch = control.watches.of(found.name)
+    watch = control.watches.of(found)
     status = await watch.status()
     known = status.tables.get(table)
     if known is None:
         raise unknown_table(found.name, table)
     generation, done = known.get("generation", 1), known.get("splits_done") or 0
-    given = await control.registry.splits(found.name, table) if known["phase"] == "snapshot" else None
+    given = await control.registry.splits(found.key, table) if known["phase"] == "snapshot" else None
     if given is None or given["generation"] != generation:
         total = max(done, known.get("splits_total") or 0)
         given = {"made": done, "total": total, "waiting": [], "reading": {}, "fresh": []}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from cutline.common.errors import ProtocolError
+from cutline.common.mesh.loop import in_store
 from cutline.common.schema import TableSchema
 from cutline.services.control.api.dependencies import Known, Shared, TableName, router
 from cutline.services.control.api.models import TableView
@@ -60,7 +60,7 @@ async def tables(
     ] = None,
 ) -> Response:
     """List the captured tables, sorted by name, with their phases, progress and lag."""
-    rows = await control.rows.of(control.watches.of(found.name))
+    rows = await control.rows.of(control.watches.of(found))
     if phase is None and not q and page.limit is None and page.after is None:
         return _json(rows.body)
     chosen = list(rows.by_name.values())
@@ -89,7 +89,7 @@ async def table(
 ) -> Response:
     """Return one table. Its ETag changes with all but its lag and rate; `wait` waits for another ETag than that in
     If-None-Match, or for any change without that."""
-    watch = control.watches.of(found.name)
+    watch = control.watches.of(found)
 
     async def look() -> Row:
         row = (await control.rows.of(watch)).by_name.get(table)
@@ -110,7 +110,7 @@ async def table(
 @routes.get("/pipelines/{pipeline}/tables/{table}/schemas", operation_id="list_table_schemas")
 async def schemas(found: Known, control: Shared, table: TableName) -> list[SchemaView]:
     """List the schemas that a table has had within the last 500 journal entries, newest first."""
-    watch = control.watches.of(found.name)
+    watch = control.watches.of(found)
     history = (await watch.journal()).schemas.get(table)
     if history is None:
         if table not in (await control.rows.of(watch)).by_name:
@@ -137,7 +137,7 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
             )
         return views
 
-    return await asyncio.to_thread(read)
+    return await in_store(read)
 
 
 def _columns(schema: TableSchema) -> list[ColumnView]:

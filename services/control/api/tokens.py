@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from fastapi import Path, Response
 from pydantic import BaseModel, Field
 
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.access import Revocation, Token
 from cutline.services.control.api.access import new_token
 from cutline.services.control.api.dependencies import CallerNow, Shared, role, router
@@ -71,7 +71,7 @@ async def me(caller: CallerNow) -> Me:
 @routes.get("/tokens", operation_id="list_tokens", openapi_extra=role("admin"))
 async def tokens(shared: Shared, page: WholeList) -> list[TokenView]:
     """List all tokens by their ids, also those that ended."""
-    found = await asyncio.to_thread(shared.access.files.tokens)
+    found = await in_store(shared.access.files.tokens)
     views = [
         TokenView(
             **_plain(token),
@@ -97,7 +97,7 @@ async def make(shared: Shared, caller: CallerNow, wanted: NewToken, response: Re
         at=now,
         expires_at=None if wanted.expires_in_days is None else now + wanted.expires_in_days * _DAY_SECONDS,
     )
-    await asyncio.to_thread(shared.access.files.put_token, token)
+    await in_store(shared.access.files.put_token, token)
     response.headers["Cache-Control"] = "no-store"
     return MadeToken(**_plain(token), token=text)
 
@@ -106,9 +106,9 @@ async def make(shared: Shared, caller: CallerNow, wanted: NewToken, response: Re
 async def revoke(shared: Shared, caller: CallerNow, token_id: TokenId) -> None:
     """Revoke a token: within five seconds no control service accepts it. A token that is revoked stays so."""
     files = shared.access.files
-    if not _ID.fullmatch(token_id) or await asyncio.to_thread(files.token, token_id) is None:
+    if not _ID.fullmatch(token_id) or await in_store(files.token, token_id) is None:
         raise Refused(404, f"there is no token with the id {token_id!r}", "GET /v1/tokens lists them")
-    await asyncio.to_thread(files.revoke, token_id, Revocation(by=caller.name, at=time.time()))
+    await in_store(files.revoke, token_id, Revocation(by=caller.name, at=time.time()))
     shared.access.forget(token_id)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from cutline.common import threads
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.settings import settings_table
@@ -78,7 +78,7 @@ def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int 
     config = config.model_copy(update={"workers": workers})
     folder = workdir_of(pipeline, config, workdir)
     with TerminalView(config.name) as view:
-        asyncio.run(Run(config, Environment.read(), workdir=folder, until=until, view=view).go())
+        threads.run(Run(config, Environment.read(), workdir=folder, until=until, view=view).go())
 
 
 @click.command()
@@ -223,8 +223,8 @@ def overwrite(pipeline: Path, table: str, workdir: Path | None) -> None:
 def _choose(pipeline: Path, table: str, workdir: Path | None, choice: str) -> None:
     config = load(pipeline)
     url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
-    status = asyncio.run(running.status_of(url, config.name))
-    running.choose(_store_of(pipeline, config, workdir), status, table, choice)
+    store = _store_of(pipeline, config, workdir)
+    running.choose(store, threads.run(running.status_of(url, store)), table, choice)
     click.echo(f"{table}: the choice to {choice} is kept; the table goes on with the next checkpoint")
 
 

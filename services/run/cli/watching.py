@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,9 +14,11 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
+from cutline.common import threads
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import load
 from cutline.common.mesh.rates import Rates
+from cutline.common.store.store import Store
 from cutline.services.client.rest.client import Client
 from cutline.services.client.rest.errors import ServiceUnavailable, Unreachable
 from cutline.services.client.rest.models import Pipeline, Service, Table
@@ -27,7 +28,7 @@ from cutline.services.run.cli.printing import print_json, size, span
 from cutline.services.run.cli.remote import Session, asks, pipeline_argument
 from cutline.services.run.cli.service import work_of
 from cutline.services.run.terminal import lines, picture
-from cutline.services.run.workdir import redis_url_of
+from cutline.services.run.workdir import redis_url_of, store_url_of
 
 LOOK_SECONDS = 2.0
 _COLOURS = {"live": "green", "quarantined": "red", "dropped": "bright_black", "paused": "yellow"}
@@ -68,10 +69,12 @@ def status(session: Session, pipeline: str | None, workdir: Path | None, watch: 
 
 def _of_file(file: Path, workdir: Path | None) -> Callable[[], list[str]]:
     config, rates = load(file), Rates()
-    url = redis_url_of(workdir_of(file, config, workdir), Environment.read())
+    folder, environment = workdir_of(file, config, workdir), Environment.read()
+    url = redis_url_of(folder, environment)
+    store = Store(store_url_of(folder, environment)).pipeline(config.name)
 
     def look() -> list[str]:
-        parts = asyncio.run(running.status_of(url, config.name))
+        parts = threads.run(running.status_of(url, store))
         return lines(picture(config.name, parts, rates=rates, now=time.time()))
 
     return look

@@ -6,12 +6,12 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from cutline.common.errors import NextGeneration, NoTable, SourceLost
 from cutline.common.schema import Column, TableSchema, arrow_type, parse_type
 from cutline.common.table_id import split_table_id, table_id_of
-from cutline.services.sources.mysql.connection import Connection, ask, quoted, quoted_table, translate_errors
+from cutline.services.sources.mysql.connection import Connection, ask, columns_of, quoted, quoted_table
 from cutline.services.sources.mysql.server import Server, variables
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
@@ -169,7 +169,7 @@ def _schema(catalogue: _Catalogue, table_id: str, identity: Sequence[str]) -> tu
 def _missing(conn: Connection, table_id: str) -> SourceLost:
     """Why the catalogue has no row of a table: it is gone, or hidden from the user; a SELECT from it tells which."""
     try:
-        ask(conn, f"SELECT 1 FROM {quoted_table(table_id)} LIMIT 0", table=table_id)
+        columns_of(conn, f"SELECT 1 FROM {quoted_table(table_id)}", table=table_id)
     except SourceLost as error:
         return error
     return NoTable(f"{table_id} is a view, or was created just now: there is no such table", table_id)
@@ -354,9 +354,7 @@ def _confused_names(conn: Connection, table_id: str, columns: Sequence[Column]) 
     if all(column.name.isascii() for column in columns):
         return []
     names = ", ".join(quoted(column.name) for column in columns)
-    with translate_errors(table_id, table_id), conn.cursor() as cursor:
-        cursor.execute(f"SELECT {names} FROM {quoted_table(table_id)} LIMIT 0")
-        returned = [str(field.org_name) for field in cast(Any, cursor)._result.fields]
+    returned = columns_of(conn, f"SELECT {names} FROM {quoted_table(table_id)}", table=table_id)
     return [
         f"{table_id} has the columns {column.name} and {name}, and the server returns the latter where the former is"
         " named; rename one of them"

@@ -52,7 +52,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from cutline.common.errors import ConfigError, NextGeneration, SourceLost, TableLocked, Unavailable
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.common.schema import OP, SEQ, TableSchema
@@ -136,8 +136,9 @@ def read_chunk(
     just as correct. `identity` are the columns that table_options declares unique: two rows with the same values there
     quarantine the table.
 
-    Errors: NextGeneration (the table changed), another SourceLost (quarantine), Unavailable (this attempt failed; try
-    again), ConfigError (`exact` where the server can't). Typical mistake: to use batches before `ChunkEnd` came.
+    Errors: NextGeneration (the table changed), another SourceLost (quarantine), TableLocked (by another session: read
+    others meanwhile), Unavailable (this attempt failed; try again), ConfigError (`exact` where the server can't).
+    Typical mistake: to use batches before `ChunkEnd` came.
     """
     for patience in MORE_PATIENCE:
         try:
@@ -353,6 +354,8 @@ def _rows(
             try:
                 with translate_errors(schema.table_id, schema.table_id):
                     decoder.feed(next(blocks))
+            except TableLocked:
+                raise
             except Unavailable:
                 if time.monotonic() < tally.deadline:
                     raise

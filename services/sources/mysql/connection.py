@@ -9,7 +9,8 @@ global variable. `connect` alone makes sessions, and session.py says what each o
 |---|---|
 | wrong password, unknown host name, a certificate that is not trusted | SourceRefused: a person must change something |
 | missing privilege | ConfigError: a person must change something |
-| connection refused or lost, shutting down, offline, out of memory or disk, deadlock, timeout | Unavailable |
+| another session holds a table's lock, such as that of LOCK TABLES | TableLocked, with the table |
+| connection refused or lost, shutting down, offline, out of connections or memory, deadlock, timeout | Unavailable |
 | table or column missing, definition changed, binlog purged, row over max_allowed_packet | SourceLost, with the table |
 | any other error, such as a syntax error | ProtocolError: Cutline sent a wrong statement |
 """
@@ -21,7 +22,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -31,6 +32,7 @@ from pymysql.connections import Connection as _Connection
 from pymysql.constants import COMMAND, CR, ER
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor
+from pymysql.protocol import FieldDescriptorPacket
 
 from cutline.common.config.source import CONNECT_TIMEOUT_SECONDS, Address, SourceConfig, TlsConfig
 from cutline.common.errors import (
@@ -41,6 +43,7 @@ from cutline.common.errors import (
     ProtocolError,
     SourceLost,
     SourceRefused,
+    TableLocked,
     Unavailable,
 )
 from cutline.common.table_id import split_table_id
@@ -138,6 +141,58 @@ _CONNECTION_LOST = {
     CR.CR_SERVER_LOST_EXTENDED,
 }
 _UNAVAILABLE = frozenset(_OUT_OF_RESOURCES | _INTERRUPTED | _CONNECTION_LOST)
+_OBSTACLES: Mapping[int, tuple[str, str]] = {
+    **dict.fromkeys(
+        (ER.DISK_FULL, ER.OUTOFMEMORY, ER.OUT_OF_SORTMEMORY, ER.OUT_OF_RESOURCES),
+        ("is out of memory or disk", "free some there"),
+    ),
+    **dict.fromkeys(
+        (ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED),
+        ("lets this user do no more", "raise that limit there: ALTER USER ... WITH ..., or max_user_connections"),
+    ),
+    **dict.fromkeys(
+        (ER.QUERY_TIMEOUT, ER.STATEMENT_TIMEOUT),
+        ("ended a statement at its time limit", "find out what delays the server"),
+    ),
+    **dict.fromkeys(
+        (ER.QUERY_INTERRUPTED, _MYSQL_SESSION_WAS_KILLED, _MARIADB_CONNECTION_KILLED),
+        ("ended a statement of Cutline (KILL)", "find out who does so if it comes again"),
+    ),
+    ER.CON_COUNT_ERROR: ("has no connection left", "raise max_connections there, or end idle connections"),
+    ER.CANT_CREATE_THREAD: ("can't start another thread", "raise its limit of processes, or free memory there"),
+    ER.MAX_PREPARED_STMT_COUNT_REACHED: (
+        "has no prepared statement left",
+        "raise max_prepared_stmt_count there, or have applications close theirs",
+    ),
+    ER.HOST_IS_BLOCKED: (
+        "blocks this machine after connections that failed",
+        "run TRUNCATE TABLE performance_schema.host_cache there (on MariaDB FLUSH HOSTS)",
+    ),
+    ER.LOCK_WAIT_TIMEOUT: ("holds a lock for another session", "end that session, which SHOW PROCESSLIST there lists"),
+    ER.SERVER_SHUTDOWN: ("is shutting down", "start it again"),
+    ER.NEW_ABORTING_CONNECTION: ("ended the login", "correct init_connect there, or the rights that it needs"),
+    _MYSQL_SERVER_OFFLINE_MODE: ("is in offline mode", "SET GLOBAL offline_mode = OFF there"),
+}
+"""What an error for which Cutline waits says of the server, and what to do; others are taken for a lost connection."""
+_REMEDIES: Mapping[int, str] = {
+    **dict.fromkeys(
+        (ER.ACCESS_DENIED_ERROR, _MYSQL_ACCESS_DENIED_NO_PASSWORD), "correct source.user, its password or its host"
+    ),
+    **dict.fromkeys(
+        (_MYSQL_ACCOUNT_LOCKED, _MARIADB_ACCOUNT_LOCKED, _MYSQL_BLOCKED_BY_PASSWORD_LOCK),
+        "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
+    ),
+    **dict.fromkeys(
+        (_MYSQL_MUST_CHANGE_PASSWORD, _MYSQL_MUST_CHANGE_PASSWORD_LOGIN),
+        "give the account a new password: ALTER USER ... IDENTIFIED BY ...",
+    ),
+    **dict.fromkeys(
+        (*NO_SELECT, ER.DBACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.PROCACCESS_DENIED_ERROR),
+        "GRANT the privilege to the user",
+    ),
+    ER.HOST_NOT_PRIVILEGED: "create the user for this machine's address",
+}
+"""What to do about a refusal."""
 _UNREADABLE = frozenset(
     (
         ER.GET_ERRNO,
@@ -324,7 +379,8 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
             f"{table} may not be read: {reason}; GRANT SELECT ON {quoted_table(table)} to the user of {subject}", table
         )
     if code in _REFUSED:
-        return ConfigError(f"{subject} was refused: {reason}; correct source.user, its password or its grants")
+        remedy = _REMEDIES.get(code, "correct source.user, its password or its grants")
+        return ConfigError(f"{subject} was refused: {reason}; {remedy}")
     if code == ER.NET_PACKET_TOO_LARGE:
         return SourceLost(f"A row of {table or subject} is larger than max_allowed_packet; leave the table out", table)
     if code in _NO_TABLE:
@@ -333,6 +389,15 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
         return NextGeneration(f"The definition of {table or subject} changed: {reason}", table)
     if code in _UNREADABLE:
         return SourceLost(f"{table or subject}: {reason}", table)
+    if code == ER.LOCK_WAIT_TIMEOUT and table is not None:
+        return TableLocked(
+            f"{table} is locked by another session of the source ({reason}), as LOCK TABLES or an ALTER does; it waits"
+            " until that session ends its lock, and SHOW PROCESSLIST there lists it",
+            table,
+        )
+    if code in _OBSTACLES:
+        state, remedy = _OBSTACLES[code]
+        return Unavailable(f"{subject} {state}: {reason}; {remedy}")
     if code in _UNAVAILABLE or isinstance(error, pymysql.InterfaceError) or not isinstance(code, int) or code == 0:
         return Unavailable(f"{subject} did not answer: {reason}; is the server up?")
     return ProtocolError(f"{subject} rejected a statement of Cutline: {reason}; report this with the server's version")
@@ -364,6 +429,22 @@ def quoted(name: str) -> str:
 def quoted_table(table_id: str) -> str:
     """A table's name, with its database's, in back-ticks."""
     return ".".join(quoted(part) for part in split_table_id(table_id))
+
+
+def columns_of(conn: Connection, sql: str, *, table: str) -> list[str]:
+    """The columns of a SELECT's result, by their names in the table, without running it.
+
+    The server finds the table, and judges the user's rights on it, while it prepares the statement; for that it does
+    not wait for LOCK TABLES, as a SELECT does. Errors as those of the SELECT.
+    """
+    with translate_errors(address(conn), table):
+        conn._execute_command(COMMAND.COM_STMT_PREPARE, sql)  # type: ignore[attr-defined]
+        head = conn._read_packet().get_all_data()  # type: ignore[no-untyped-call]
+        statement, columns = struct.unpack_from("<xIH", head)
+        fields = [conn._read_packet(FieldDescriptorPacket) for _ in range(columns)]  # type: ignore[no-untyped-call]
+        conn._read_packet()  # type: ignore[no-untyped-call]
+        conn._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))  # type: ignore[attr-defined]
+    return [str(field.org_name) for field in fields]
 
 
 def stream_rows(conn: Connection, sql: str) -> Iterator[memoryview]:

@@ -14,7 +14,7 @@ from pymysql.constants import COMMAND
 
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import ConfigError, SourceLost
+from cutline.common.errors import ConfigError, SourceLost, TableLocked
 from cutline.common.table_id import split_table_id, unquoted
 from cutline.services.sources.mysql.catalogue import list_tables
 from cutline.services.sources.mysql.connection import (
@@ -22,6 +22,7 @@ from cutline.services.sources.mysql.connection import (
     Connection,
     address,
     ask,
+    columns_of,
     quoted,
     quoted_table,
     translate_errors,
@@ -115,7 +116,9 @@ def _may_replicate(conn: Connection) -> bool:
 def _select_faults(conn: Connection, table_id: str, account: str) -> list[str]:
     database, _ = split_table_id(table_id)
     try:
-        ask(conn, f"SELECT * FROM {quoted_table(table_id)} LIMIT 0", table=table_id)
+        columns_of(conn, f"SELECT * FROM {quoted_table(table_id)}", table=table_id)
+    except TableLocked:
+        return []  # the table waits for its lock alone
     except SourceLost as error:
         if isinstance(error.__cause__, pymysql.MySQLError) and error.__cause__.args[0] in NO_SELECT:
             return [f"{account} may not read {table_id}; GRANT SELECT ON {quoted(database)}.* TO {account}"]

@@ -90,6 +90,29 @@ def threads_running(conn: Connection) -> int:
     return int(ask(conn, "SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
 
 
+def oldest_transaction_seconds(conn: Connection) -> float:
+    """How long the oldest open transaction of this connection's user has been open, by the server; 0 if none is.
+
+    Without PROCESS the server shows no transactions, but how long each of the user's statements runs: with autocommit,
+    which every session of Cutline has, that is the same.
+    """
+    elsewhere = "id <> CONNECTION_ID() AND user = SUBSTRING_INDEX(USER(), '@', 1)"
+    try:
+        found = ask(
+            conn,
+            "SELECT MAX(TIMESTAMPDIFF(MICROSECOND, trx_started, CONVERT_TZ(NOW(6), @@time_zone, 'SYSTEM'))) / 1e6"
+            " FROM information_schema.innodb_trx JOIN information_schema.processlist ON id = trx_mysql_thread_id"
+            f" WHERE {elsewhere}",
+        )
+    except ConfigError:
+        found = ask(
+            conn,
+            f"SELECT MAX(time) FROM information_schema.processlist WHERE {elsewhere}"
+            " AND command IN ('Query', 'Execute')",
+        )
+    return max(0.0, float(found[0][0] or 0.0))
+
+
 def limit_statements(conn: Connection, server: Server, seconds: float) -> None:
     """Have the server end, after `seconds`: a statement on this connection, a write that we don't receive, and on
     MariaDB an idle transaction. A SELECT that the server ends raises Unavailable."""

@@ -9,6 +9,7 @@ CURSOR = "services/sources/mysql/binlog/cursor.py"
 PROGRESS = "services/sources/mysql/binlog/progress.py"
 ROUTES = "services/sources/mysql/binlog/routes.py"
 SCANNER = "services/sources/mysql/binlog/scanner.py"
+DML = "services/sources/mysql/binlog/dml.py"
 XA = "services/sources/mysql/binlog/xa.py"
 STORE = "common/store/store.py"
 BACKENDS = "common/store/backends.py"
@@ -45,6 +46,62 @@ BELOW = (
         "                self.at_stop, effects = True, []",
         "                effects = []",
         "test_enumerator.py::test_a_recorded_word_of_the_stop_is_known_after_a_restore",
+    ),
+    unit(
+        "a routine that a statement calls is taken for one that writes nothing",
+        DML,
+        "if end is None or _may_call_routine(tokens, words, but=columns_at):",
+        "if end is None:",
+        "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
+    ),
+    unit(
+        "a routine with its database before it is taken for a function of the server",
+        DML,
+        'before.upper not in _BEFORE_PARENTHESIS or words[i - 2 : i - 1] == ["."]',
+        "before.upper not in _BEFORE_PARENTHESIS",
+        "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
+    ),
+    unit(
+        "a comment that only some servers execute is taken as executed by all",
+        DML,
+        'if oracle or "/*!" in statement or "/*M!" in statement or',
+        "if oracle or",
+        "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
+    ),
+    unit(
+        "only the first table of an UPDATE is a target",
+        DML,
+        'end = next((i for i in _outside(words, begin) if words[i] == "SET"), None)',
+        "end = _after_name(tokens, first)",
+        "test_dml.py::test_a_statement_stops_the_tables_of_each_database_that_it_writes",
+    ),
+    unit(
+        "a locked table's chunk uses up its attempts",
+        ENUMERATOR,
+        "if failed.remedy == Remedy.WAIT:",
+        "if False:",
+        "test_holds.py::test_a_locked_chunk_uses_up_no_attempt_and_one_chunk_alone_is_tried_until_the_lock_is_gone",
+    ),
+    unit(
+        "the other chunks of a locked table are handed out",
+        ENUMERATOR,
+        "        self.shelve(table.table_id)\n        self._tables.put(dataclasses.replace(table, cause=cause))",
+        "        self._tables.put(dataclasses.replace(table, cause=cause))",
+        "test_holds.py::test_a_locked_chunk_uses_up_no_attempt_and_one_chunk_alone_is_tried_until_the_lock_is_gone",
+    ),
+    unit(
+        "questions about locked tables stay open, and use up the room for those about others",
+        ENUMERATOR,
+        "                    table.splitter.asked = False\n                    self._hold(",
+        "                    self._hold(",
+        "test_holds.py::test_a_question_that_meets_a_lock_is_put_back_and_others_are_asked_however_many_are_locked",
+    ),
+    unit(
+        "the cause of a lock that is gone is still shown",
+        ENUMERATOR,
+        "        if table.cause == cause:\n",
+        "        if False:\n",
+        "test_holds.py::test_a_held_table_is_asked_about_again_after_a_pause_and_its_cause_ends_with_the_lock",
     ),
     unit(
         "an index answers for files that the snapshot does not have",

@@ -91,6 +91,13 @@ COMMANDS: tuple[Mutant, ...] = (
         "return False",
         300,
     ),
+    mutant(
+        "a leader whose checkpoint does not come says nothing",
+        LEADER,
+        "case LeaderState.LEADING if self.in_flight is not None and",
+        "case LeaderState.LEADING if self.in_flight is None and",
+        600,
+    ),
     Mutant(
         "a leader is lost after time in which its member could not hear it",
         ((SILENCE, "self.seconds + min(STEP_SECONDS, now - self._read_at)", "self.seconds + now - self._read_at"),),

@@ -12,19 +12,19 @@ same.
 | ALTER: indexes, comments, options, defaults, checks, ADD PARTITION; CREATE INDEX; ANALYZE, OPTIMIZE | nothing |
 | TRUNCATE | Truncate |
 | any other ALTER, DROP and CREATE of a captured name, RENAME or partition from or onto one, DROP DATABASE | Restart |
-| DML that names a captured table, or (triggers, views) anything else in its database | Quarantine |
+| DML that writes a captured table, or (triggers, views) anything else in its database (dml.py) | Quarantine |
 | users, views, triggers, routines, events, other tables | nothing |
 
 The grammar has just the forms above (binlog/sql.py reads them); a word that it does not know makes a Restart.
 
 Assumed, since no statement shows it: AUTO_INCREMENT is not added to a column that holds zeros.
-Change together with: common/schema.py (the evolution of a schema), binlog/statements.py.
+Change together with: common/schema.py (the evolution of a schema), binlog/statements.py, binlog/dml.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import pairwise
@@ -32,7 +32,16 @@ from itertools import pairwise
 from cutline.common.errors import SourceLost
 from cutline.common.schema import TableSchema, parse_type
 from cutline.common.table_id import split_table_id, unquoted
-from cutline.services.sources.mysql.binlog.sql import INTEGERS, ColumnDefinition, NotUnderstood, SqlReader, tokens_of
+from cutline.services.sources.mysql.binlog.dml import targets
+from cutline.services.sources.mysql.binlog.sql import (
+    INTEGERS,
+    ORACLE,
+    ColumnDefinition,
+    NotUnderstood,
+    SqlReader,
+    Token,
+    tokens_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +93,7 @@ _DML = frozenset(
 _BEFORE_TABLE = frozenset(
     "INTO FROM UPDATE JOIN TABLE INSERT REPLACE IGNORE CALL DELETE QUICK LOW_PRIORITY DELAYED HIGH_PRIORITY".split()
 )
+_BEFORE_TARGET = _BEFORE_TABLE | {",", "(", "USING"}
 _OPTIONS = frozenset(
     "AUTO_INCREMENT AUTOEXTEND_SIZE AVG_ROW_LENGTH CHECKSUM COMMENT COMPRESSION CONNECTION DELAY_KEY_WRITE ENCRYPTION"
     " ENGINE_ATTRIBUTE INSERT_METHOD ITEF_QUOTES KEY_BLOCK_SIZE MAX_ROWS MIN_ROWS PACK_KEYS PAGE_CHECKSUM"
@@ -158,7 +168,7 @@ class _Statement:
         try:
             return self._effects()
         except NotUnderstood as error:
-            return [self.restart(table_id, str(error)) for table_id in self.mentioned()]
+            return [self.restart(table_id, str(error)) for table_id in self.mentioned(self.sql.tokens)]
 
     def restart(self, table_id: str, reason: str) -> Restart:
         return Restart(
@@ -172,11 +182,11 @@ class _Statement:
             f" {shown(self.statement)}; set binlog_format = ROW in every session, then snapshot the table again",
         )
 
-    def mentioned(self) -> list[str]:
-        """Every captured table that a name in the statement may refer to."""
+    def mentioned(self, tokens: Sequence[Token]) -> list[str]:
+        """Every captured table that a name in these tokens may refer to."""
         names = [
             (token.value[1:-1] if token.kind == "text" else token.value).lower()
-            for token in self.sql.tokens
+            for token in tokens
             if token.kind != "sign"
         ]
         words = set(names)
@@ -306,19 +316,23 @@ class _Statement:
         ]
 
     def _dml(self) -> list[Effect]:
-        """DML as a statement may change the tables that it names and, by triggers and views, any in their databases."""
+        """DML as a statement may change its targets and, by triggers and views, any table in their databases; in doubt
+        every table that it names may be a target."""
         if _EMPTIED.fullmatch(self.statement):
             return []
-        names = set(self.mentioned())
+        oracle = self.sql.sql_mode & ORACLE != 0
+        found = targets(self.sql.tokens, self.statement, oracle=oracle)
+        tokens = self.sql.tokens if found is None else found
+        names = set(self.mentioned(tokens)) if found is None else set()
         databases = set()
-        for i, token in enumerate(self.sql.tokens):
-            before = self.sql.tokens[i - 1].upper if i else ""
-            after = self.sql.tokens[i + 1].upper if i + 1 < len(self.sql.tokens) else ""
+        for i, token in enumerate(tokens):
+            before = tokens[i - 1].upper if i else ""
+            after = tokens[i + 1].upper if i + 1 < len(tokens) else ""
             if token.kind not in ("name", "word", "text"):
                 continue
             if after == "." and before != ".":
                 databases.add(token.value.strip('"').lower())
-            elif before in _BEFORE_TABLE and token.upper not in _BEFORE_TABLE:
+            elif before in (_BEFORE_TABLE if found is None else _BEFORE_TARGET) and token.upper not in _BEFORE_TABLE:
                 databases.add(self.sql.db.lower())
         return [
             self.by_statement(table_id)

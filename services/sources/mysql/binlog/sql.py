@@ -45,7 +45,9 @@ _FLOAT_BITS = 24  # a FLOAT(p) with more is a DOUBLE
 _MAX_VARCHAR = 16_383  # characters of four bytes
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 _EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's; the bit means another mode on MySQL
-_OTHER_TYPES = 1 << 0 | 1 << 9 | 1 << 12  # REAL_AS_FLOAT, ORACLE, MAXDB: names of types mean other types
+ORACLE = 1 << 9
+"""The bit of MariaDB's sql_mode=ORACLE; MySQL never sets it."""
+_OTHER_TYPES = 1 << 0 | ORACLE | 1 << 12  # REAL_AS_FLOAT, ORACLE, MAXDB: names of types mean other types
 _SWE7 = dict(enumerate(code_points("swe7")))
 _SWE7_ESCAPED = _SWE7 | {ord("\\"): ord("\\")}
 
@@ -130,7 +132,7 @@ class SqlReader:
     def __init__(self, tokens: list[Token], db: str, *, mariadb: bool, sql_mode: int) -> None:
         self.tokens, self.db = tokens, db
         self.at = 0
-        self._mariadb, self._sql_mode = mariadb, sql_mode
+        self._mariadb, self.sql_mode = mariadb, sql_mode
 
     def peek(self, ahead: int = 0) -> str:
         """The next token, or one after it, as `Token.upper`; empty at the end."""
@@ -274,7 +276,7 @@ class SqlReader:
         if token.kind == "number":
             return sign + token.value
         if token.kind == "text" and token.value[0] in "'\"" and not sign:
-            if len(token.value) == 2 and self._mariadb and self._sql_mode & _EMPTY_STRING_IS_NULL:
+            if len(token.value) == 2 and self._mariadb and self.sql_mode & _EMPTY_STRING_IS_NULL:
                 raise NotUnderstood("the session's sql_mode makes '' NULL")
             return _unquoted(token.value)
         if token.upper in ("TRUE", "FALSE"):
@@ -288,7 +290,7 @@ class SqlReader:
         word = self.take()
         if word.kind != "word":
             raise NotUnderstood(f"expected a type, not {word.value!r}")
-        if self._sql_mode & _OTHER_TYPES:
+        if self.sql_mode & _OTHER_TYPES:
             raise NotUnderstood("the session's sql_mode gives types other meanings")
         base = _ALIASES.get(word.upper, word.value.lower())
         if base == "double":

@@ -1,0 +1,144 @@
+"""Which part of a DML statement in the binlog can name the tables that it writes (pure).
+
+A statement in STATEMENT format changes rows without row events. It can write its targets, and by their triggers and
+views other tables of their databases; tables that it only reads stay as they are, unless it calls a routine. So
+`targets` cuts a statement down to the tokens that name its targets:
+
+| statement | its targets are in |
+|---|---|
+| INSERT, REPLACE, LOAD | the table's name |
+| UPDATE, also after WITH | the table references, up to SET, without sub-selects |
+| DELETE, also after WITH | the table references, up to WHERE, ORDER, LIMIT or RETURNING, without sub-selects |
+
+Of several tables in the references each may be a target.
+
+**In doubt there is no such part**, and any table that the statement names counts: another verb; a name before a
+parenthesis that is no word of SQL and no function of every server (it may be a routine, which writes what it likes);
+a comment that only some versions execute; several statements; sql_mode=ORACLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cutline.services.sources.mysql.binlog.sql import Token
+
+_MODIFIERS = frozenset("LOW_PRIORITY DELAYED HIGH_PRIORITY QUICK IGNORE".split())
+_AFTER_INSERTED = frozenset("( VALUES VALUE SELECT SET WITH TABLE PARTITION".split())
+_ENDS_DELETE = frozenset("WHERE ORDER LIMIT RETURNING".split())
+_SUB_SELECT = frozenset("SELECT WITH VALUES TABLE".split())
+_BEFORE_COLUMNS = frozenset("USING PARTITION INDEX KEY".split())
+_WORDS = frozenset(
+    "ALL AND AS BETWEEN BY CASE DISTINCT DIV ELSE EXISTS FOR FROM HAVING IN INDEX INTERVAL JOIN KEY LIKE"
+    " LIMIT LINES MOD NOT ON OR OVER PARTITION REGEXP RLIKE SELECT SET THEN UNION UPDATE USING VALUES WHEN"
+    " WHERE XOR".split()
+)
+"""Reserved words of both servers, which no routine is called by, that may come before a parenthesis."""
+_TYPES = frozenset("BINARY CHAR DATE DATETIME DECIMAL NCHAR TIME".split())
+_FUNCTIONS = frozenset(
+    "ABS ACOS ADDDATE ADDTIME AES_DECRYPT AES_ENCRYPT AGAINST ASCII ASIN ATAN ATAN2 AVG BIN BIT_AND BIT_COUNT"
+    " BIT_LENGTH BIT_OR BIT_XOR CAST CEIL CEILING CHARACTER_LENGTH CHARSET CHAR_LENGTH COALESCE COERCIBILITY"
+    " COLLATION COMPRESS CONCAT CONCAT_WS CONNECTION_ID CONV CONVERT CONVERT_TZ COS COT COUNT CRC32 CUME_DIST"
+    " CURDATE CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER CURTIME DATABASE DATEDIFF DATE_ADD"
+    " DATE_FORMAT DATE_SUB DAY DAYNAME DAYOFMONTH DAYOFWEEK DAYOFYEAR DEFAULT DEGREES DENSE_RANK ELT EXP"
+    " EXPORT_SET EXTRACT FIELD FIND_IN_SET FIRST_VALUE FLOOR FORMAT FOUND_ROWS FROM_BASE64 FROM_DAYS"
+    " FROM_UNIXTIME GET_FORMAT GREATEST GROUP_CONCAT HEX HOUR IF IFNULL INET6_ATON INET6_NTOA INET_ATON"
+    " INET_NTOA INSERT INSTR ISNULL JSON_ARRAY JSON_ARRAYAGG JSON_CONTAINS JSON_CONTAINS_PATH JSON_DEPTH"
+    " JSON_EXTRACT JSON_INSERT JSON_KEYS JSON_LENGTH JSON_OBJECT JSON_OBJECTAGG JSON_QUOTE JSON_REMOVE"
+    " JSON_REPLACE JSON_SEARCH JSON_SET JSON_TYPE JSON_UNQUOTE JSON_VALID LAG LAST_DAY LAST_INSERT_ID"
+    " LAST_VALUE LCASE LEAD LEAST LEFT LENGTH LN LOCALTIME LOCALTIMESTAMP LOCATE LOG LOG10 LOG2 LOWER LPAD"
+    " LTRIM MAKEDATE MAKETIME MAKE_SET MATCH MAX MD5 MICROSECOND MID MIN MINUTE MOD MONTH MONTHNAME NOW"
+    " NTH_VALUE NTILE NULLIF OCT OCTET_LENGTH ORD PERCENT_RANK PERIOD_ADD PERIOD_DIFF PI POSITION POW POWER"
+    " QUARTER QUOTE RADIANS RAND RANK REGEXP_INSTR REGEXP_REPLACE REGEXP_SUBSTR REPEAT REPLACE REVERSE RIGHT"
+    " ROUND ROW ROW_COUNT ROW_NUMBER RPAD RTRIM SCHEMA SECOND SEC_TO_TIME SESSION_USER SHA SHA1 SHA2 SIGN SIN"
+    " SOUNDEX SPACE SQRT STD STDDEV STDDEV_POP STDDEV_SAMP STRCMP STR_TO_DATE SUBDATE SUBSTR SUBSTRING"
+    " SUBSTRING_INDEX SUBTIME SUM SYSDATE SYSTEM_USER TAN TIMEDIFF TIMESTAMP TIMESTAMPADD TIMESTAMPDIFF"
+    " TIME_FORMAT TIME_TO_SEC TO_BASE64 TO_DAYS TO_SECONDS TRIM TRUNCATE UCASE UNCOMPRESS UNHEX UNIX_TIMESTAMP"
+    " UPPER USER UTC_DATE UTC_TIME UTC_TIMESTAMP UUID VARIANCE VAR_POP VAR_SAMP VERSION WEEK WEEKDAY"
+    " WEEKOFYEAR YEAR YEARWEEK".split()
+)
+"""Functions that MySQL 8.0 and MariaDB 10.5 and later have all of: without a database before it, such a name never
+calls a routine."""
+_BEFORE_PARENTHESIS = _WORDS | _TYPES | _FUNCTIONS
+
+
+def targets(tokens: Sequence[Token], statement: str, *, oracle: bool) -> Sequence[Token] | None:
+    """The tokens of a DML statement that name the tables that it writes; None in doubt. `oracle`: of the session's
+    sql_mode."""
+    words = [token.upper for token in tokens]
+    if oracle or "/*!" in statement or "/*M!" in statement or ";" in words[:-1]:
+        return None
+    begin = 0
+    if words[0] == "WITH":
+        begin = next((i for i in _outside(words, 0) if words[i] in ("UPDATE", "DELETE", "INSERT", "SELECT")), 0)
+        if words[begin] not in ("UPDATE", "DELETE"):
+            return None
+    first = begin + 1  # the first word after the verb's modifiers
+    while first < len(words) and words[first] in _MODIFIERS:
+        first += 1
+    end: int | None = None
+    columns_at = None  # where a list of columns follows the target's name
+    match words[begin]:
+        case "INSERT" | "REPLACE":
+            end = columns_at = _after_name(tokens, first + (words[first : first + 1] == ["INTO"]))
+            if end is None or words[end : end + 1] == [] or words[end] not in _AFTER_INSERTED:
+                return None
+        case "LOAD":
+            into = next((i for i in range(1, len(words)) if words[i : i + 2] == ["INTO", "TABLE"]), None)
+            end = columns_at = None if into is None else _after_name(tokens, into + 2)
+        case "UPDATE":
+            end = next((i for i in _outside(words, begin) if words[i] == "SET"), None)
+        case "DELETE":
+            outside = _outside(words, begin)
+            end = next((i for i in outside if words[i] in _ENDS_DELETE), len(words))
+            references = "USING" if words[first : first + 1] == ["FROM"] else "FROM"  # DELETE FROM t needs neither
+            begin = next((i for i in outside if words[i] == references and i < end), begin)
+    if end is None or _may_call_routine(tokens, words, but=columns_at):
+        return None
+    return _references(tokens[begin:end])
+
+
+def _outside(words: Sequence[str], begin: int) -> Sequence[int]:
+    """The indexes from `begin` on that are in no parenthesis."""
+    depth, found = 0, []
+    for i in range(begin, len(words)):
+        depth += (words[i] == "(") - (words[i] == ")")
+        if depth == 0:
+            found.append(i)
+    return found
+
+
+def _after_name(tokens: Sequence[Token], at: int) -> int | None:
+    """The index after a table's name that begins at `at`; None if none does."""
+    names = [i < len(tokens) and tokens[i].kind in ("name", "word") for i in (at, at + 2)]
+    if not names[0]:
+        return None
+    if at + 1 < len(tokens) and tokens[at + 1].upper == ".":
+        return at + 3 if names[1] else None
+    return at + 1
+
+
+def _may_call_routine(tokens: Sequence[Token], words: Sequence[str], *, but: int | None) -> bool:
+    """Whether a name before a parenthesis may be a routine's; `but`: the parenthesis here is a list of columns."""
+    for i in range(1, len(words)):
+        before = tokens[i - 1]
+        if words[i] != "(" or i == but or before.kind not in ("name", "word"):
+            continue
+        if before.upper not in _BEFORE_PARENTHESIS or words[i - 2 : i - 1] == ["."]:
+            return True
+    return False
+
+
+def _references(tokens: Sequence[Token]) -> Sequence[Token]:
+    """The tokens without sub-selects and lists of columns; DELETE's own USING, the first token, has none after it."""
+    kept: list[Token] = []
+    depth = 0  # of the parentheses that are left out
+    for i, token in enumerate(tokens):
+        before = tokens[i - 1].upper if i > 1 else ""
+        after = tokens[i + 1].upper if i + 1 < len(tokens) else ""
+        if depth or (token.upper == "(" and (after in _SUB_SELECT or before in _BEFORE_COLUMNS)):
+            depth += (token.upper == "(") - (token.upper == ")")
+            if depth:
+                continue  # the last parenthesis stays: an alias after it is no table
+        kept.append(token)
+    return kept

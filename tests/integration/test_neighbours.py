@@ -1,0 +1,80 @@
+"""A server that hangs holds up its own pipelines, and no other pipeline of the same processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.mesh import Mesh, Pipeline
+from tests.servers import Database, MariaDB
+
+Fresh = Callable[[Database], str]
+HUNG = 8
+"""More pipelines than asyncio's default executor has threads on a small machine."""
+ROWS = 40_000
+
+
+def seconds_until_shown(pipeline: Pipeline, table: str) -> float:
+    begun = time.monotonic()
+    pipeline.until(lambda: pipeline.shows(table), f"{table} to be shown", 180)
+    return time.monotonic() - begun
+
+
+@pytest.mark.alone
+def test_a_server_that_hangs_does_not_slow_down_another_pipeline_of_the_same_reader(
+    mariadb: MariaDB, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. Eight pipelines read their snapshot slowly, and one of another server copies 40 MB beside them. 2. The server
+    of the eight is suspended (SIGSTOP): each of them says that it waits for an answer. 3. Another pipeline of the
+    healthy server copies as much, in the same reader, in the same time. 4. The eight go on once their server does."""
+    schema = fresh_database(mariadb)
+    rows = ",".join(f"({number},'{'z' * 1000}')" for number in range(ROWS // 10))
+    mariadb.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, a VARCHAR(2000) NOT NULL)")
+    mariadb.execute(f"INSERT INTO {schema}.t VALUES {rows}")
+    for times in range(1, 10):
+        mariadb.execute(
+            f"INSERT INTO {schema}.t SELECT id + {times * ROWS // 10}, a FROM {schema}.t WHERE id < {ROWS // 10}"
+        )
+    mariadb.execute(f"CREATE TABLE {schema}.u LIKE {schema}.t", f"INSERT INTO {schema}.u SELECT * FROM {schema}.t")
+    with MariaDB() as hung, Mesh(tmp_path, readers=1, writers=1) as mesh:
+        hung.execute("CREATE DATABASE x")
+        few = ",".join(f"({number})" for number in range(4000))
+        for number in range(HUNG):
+            hung.execute(f"CREATE TABLE x.t{number} (id INT PRIMARY KEY)", f"INSERT INTO x.t{number} VALUES {few}")
+        slow = {"max_rows_per_second": 60, "chunk_rows": 50}
+        stuck = [mesh.pipeline(f"stuck{n}", hung, [f"x.t{n}"], snapshot=slow) for n in range(HUNG)]
+        for number, pipeline in enumerate(stuck):
+
+            def reads(pipeline: Pipeline = pipeline, table: str = f"x.t{number}") -> bool:
+                found = pipeline.status().get("enumerator", {}).get("tables") or {}
+                return bool(found.get(table, {}).get("splits_done", 0) > 1)
+
+            pipeline.until(reads, "its snapshot to be read")
+        before = seconds_until_shown(mesh.pipeline("before", mariadb, [f"{schema}.t"], chunk_rows=2000), f"{schema}.t")
+        os.kill(hung.pid, signal.SIGSTOP)
+        try:
+            for pipeline in stuck:
+                pipeline.until(
+                    lambda pipeline=pipeline: "the source" in (pipeline.status()["reader-0"]["waiting_for"] or ""),
+                    "its reader to wait for the source",
+                    150,
+                )
+            healthy = mesh.pipeline("beside", mariadb, [f"{schema}.u"], chunk_rows=2000)
+            beside = seconds_until_shown(healthy, f"{schema}.u")
+            print(f"{ROWS} rows beside {HUNG} pipelines: {before:.1f} s, and {beside:.1f} s while their server hangs")
+            assert beside < 2 * before + 5
+            assert len(healthy.epochs()) == 1
+        finally:
+            os.kill(hung.pid, signal.SIGCONT)
+        for number, pipeline in enumerate(stuck):
+            done = pipeline.status()["enumerator"]["tables"][f"x.t{number}"]["splits_done"]
+
+            def goes_on(pipeline: Pipeline = pipeline, table: str = f"x.t{number}", done: int = done) -> bool:
+                return bool(pipeline.status()["enumerator"]["tables"][table]["splits_done"] > done)
+
+            pipeline.until(goes_on, "its snapshot to go on")

@@ -1,0 +1,138 @@
+"""Tables that another session of the source has locked: each waits alone, with its cause, and others go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutline.common.mesh.machine import Effect, MessageReceived, Ticked
+from cutline.common.mesh.messages import Marker, Remedy, SnapshotSplit, SplitFailed, SplitsWanted
+from cutline.services.enumerator.events import BoundFound, FindBound, TableLockedOut
+from cutline.services.enumerator.holds import FIRST_SECONDS, LONGEST_SECONDS, Holds
+from cutline.services.enumerator.machine import MAX_ATTEMPTS
+from tests.unit.test_enumerator import EnumeratorBench, _invariants_hold, commanded, found
+
+__all__ = ["_invariants_hold"]
+CAUSE = "d.t is locked"
+
+
+def tick(bench: EnumeratorBench, now: float) -> list[Effect]:
+    return bench.note(bench.process.handle(Ticked(), now))
+
+
+def locked(bench: EnumeratorBench, split: SnapshotSplit, now: float = 1.0) -> None:
+    """A reader finds the table of this chunk locked."""
+    failed = SplitFailed(
+        split_id=split.split_id, table_id=split.table_id, generation=split.generation, attempt=split.attempt,
+        cause=CAUSE, remedy=Remedy.WAIT,
+    )  # fmt: skip
+    assert SplitFailed.from_json(failed.to_json()) == failed
+    bench.note(bench.process.handle(MessageReceived(channel="reader-0", message=failed), now))
+    bench.get(SplitsWanted(free=1))
+
+
+def asked(bench: EnumeratorBench) -> list[str]:
+    return [order.table_id for order in bench.orders if isinstance(order, FindBound)]
+
+
+def test_a_question_that_meets_a_lock_is_put_back_and_others_are_asked_however_many_are_locked() -> None:
+    tables = [f"d.t{number}" for number in range(30)]
+    bench = EnumeratorBench().begin(*(found(table) for table in tables))
+    for table in tables[:-1]:
+        assert table in asked(bench), "locked tables must not use up the room for questions"
+        bench.tell(TableLockedOut(table_id=table, generation=1, cause=CAUSE))
+    assert asked(bench)[-1] == tables[-1]
+    assert {bench.machine.tables[table].cause for table in tables[:-1]} == {CAUSE}
+    assert bench.machine.tables[tables[-1]].cause is None
+
+
+def test_a_held_table_is_asked_about_again_after_a_pause_and_its_cause_ends_with_the_lock() -> None:
+    bench = EnumeratorBench().begin()
+    bench.tell(TableLockedOut(table_id="d.t", generation=1, cause=CAUSE))
+    tick(bench, 1.0 + FIRST_SECONDS / 2)
+    assert len(asked(bench)) == 1
+    tick(bench, 1.0 + FIRST_SECONDS)
+    assert len(asked(bench)) == 2
+    bench.tell(BoundFound(table_id="d.t", generation=1, end=None))
+    assert bench.machine.tables["d.t"].cause is None
+    bench.get(SplitsWanted(free=1))
+    assert len(bench.assigned) == 1
+
+
+def test_a_locked_chunk_uses_up_no_attempt_and_one_chunk_alone_is_tried_until_the_lock_is_gone() -> None:
+    bench = EnumeratorBench().begin(found("d.t"), found("d.other")).split_in("10", "20", None)
+    bench.get(SplitsWanted(free=1))
+    now = 1.0
+    for _ in range(3 * MAX_ATTEMPTS):
+        _, split = bench.assigned[-1]
+        locked(bench, split, now)
+        assert bench.assigned[-1][1] == split, "no other chunk of the table is handed out"
+        now += LONGEST_SECONDS
+        tick(bench, now)
+        assert (bench.assigned[-1][1].split_id, bench.assigned[-1][1].attempt) == (split.split_id, split.attempt + 1)
+    assert bench.machine.tables["d.t"].phase == "snapshot"
+    bench.split_in(None, table="d.other")
+    bench.get(SplitsWanted(free=1))
+    assert bench.assigned[-1][1].table_id == "d.other", "while one chunk is tried, others have the room"
+    bench.report(next(split for _, split in reversed(bench.assigned) if split.table_id == "d.t"))
+    assert bench.machine.tables["d.t"].cause is None
+    bench.get(SplitsWanted(free=2))
+    assert [split.table_id for _, split in bench.assigned[-2:]] == ["d.t", "d.t"]
+
+
+def test_a_held_table_is_tried_at_once_after_a_restore() -> None:
+    bench = EnumeratorBench().begin().split_in("10", None)
+    bench.get(SplitsWanted(free=1))
+    locked(bench, bench.assigned[-1][1])
+    bench.start(2)
+    bench.get(Marker(checkpoint=2))
+    again = EnumeratorBench(part=bench.part())
+    assert again.machine.tables["d.t"].cause == CAUSE
+    again.get(SplitsWanted(free=2))
+    assert again.assigned == []
+    tick(again, 0.0)
+    ((_, split),) = again.assigned
+    again.report(split)
+    assert again.machine.tables["d.t"].cause is None
+    assert len(again.assigned) == 2
+
+
+def test_a_try_that_fails_for_another_cause_is_tried_again() -> None:
+    bench = EnumeratorBench().begin().split_in("10", None)
+    bench.get(SplitsWanted(free=1))
+    locked(bench, bench.assigned[-1][1])
+    tick(bench, 1.0 + LONGEST_SECONDS)
+    _, split = bench.assigned[-1]
+    bench.get(
+        SplitFailed(
+            split_id=split.split_id, table_id="d.t", generation=1, attempt=split.attempt, cause="the connection broke",
+            remedy=Remedy.RETRY,
+        )
+    )  # fmt: skip
+    bench.get(SplitsWanted(free=1))
+    assert (bench.assigned[-1][1].split_id, bench.assigned[-1][1].attempt) == (split.split_id, split.attempt + 1)
+
+
+@pytest.mark.parametrize("kind", ["pause_table", "read_table_again"])
+def test_a_persons_command_ends_the_wait(kind: str) -> None:
+    bench = EnumeratorBench().begin().split_in("10", None)
+    bench.get(SplitsWanted(free=1))
+    locked(bench, bench.assigned[-1][1])
+    assert commanded(bench, kind) is None
+    tick(bench, 1.0 + LONGEST_SECONDS)
+    assert bench.machine.tables["d.t"].cause != CAUSE
+    assert len(bench.assigned) == 1
+
+
+def test_holds_grow_and_tries_that_were_out_together_count_as_one() -> None:
+    holds = Holds()
+    now = 0.0
+    for pause in (FIRST_SECONDS, 2 * FIRST_SECONDS, 4 * FIRST_SECONDS, LONGEST_SECONDS, LONGEST_SECONDS):
+        holds.hold("t", CAUSE, now)
+        holds.hold("t", CAUSE, now)
+        assert holds.take_due(now + pause - 0.01) == []
+        now += pause
+        assert holds.take_due(now) == ["t"]
+        assert not holds.waits("t")
+        assert "t" in holds
+    assert holds.end("t") == CAUSE
+    assert holds.end("t") is None
