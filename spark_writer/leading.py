@@ -63,7 +63,7 @@ SETTLE_SECONDS = 3.0
 KEEP_SECONDS = 30.0
 """A leader goes on for so long after Redis refused a hand-over."""
 AGAIN_SECONDS = 10.0
-"""An unchanged status is written again, and a table's next generation requested again, after this time."""
+"""An unchanged status is written again after this time."""
 
 
 class Replica:
@@ -87,7 +87,7 @@ class Replica:
         self._pipelines: tuple[Key, ...] | None = None
         self._served_at = 0.0
         self._leads: dict[Key, Lead] = {}
-        self._shown: dict[Key, tuple[Mapping[str, Any] | None, Mapping[str, Any], float]] = {}
+        self._shown: dict[Key, tuple[Mapping[str, Any] | None, float]] = {}
         self._given: dict[Key, set[bytes]] = {}  # the requests that a lead's thread has got
         self._free: set[Key] = set()
         self._settled_at = self._keeps_until = float("-inf")
@@ -209,18 +209,13 @@ class Replica:
                     self._leads[name].requests.append(request)
 
     async def _show_status(self, name: Key, status: Mapping[str, Any]) -> None:
-        shown, requested, shown_at = self._shown.get(name, (None, {}, float("-inf")))
-        due, read_again = time.monotonic() - shown_at >= AGAIN_SECONDS, status.get("read_again") or {}
+        shown, shown_at = self._shown.get(name, (None, float("-inf")))
+        due = time.monotonic() - shown_at >= AGAIN_SECONDS
         if status is shown and not due:
             return
         who = {"leader": self._service.incarnation, "host": self._service.host, "pid": self._service.pid}
         await self._registry.put_status(name, SPARK_WRITER, {**status, **who})
-        if due or read_again != requested:
-            # Requested until the next generation has come, so a lost request does no harm.
-            for table, generation in read_again.items():
-                request = {"kind": "read again", "table": table, "generation": generation}
-                await self._registry.request(name, request)
-        self._shown[name] = (status, read_again, time.monotonic() if due else shown_at)
+        self._shown[name] = (status, time.monotonic() if due else shown_at)
 
     async def _share(self, names: set[Key], *, leaving: bool) -> None:
         """Take what belongs to this process, and give away what does not."""

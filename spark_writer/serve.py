@@ -13,10 +13,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.commands import rules
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
@@ -185,6 +187,8 @@ class PipelineApplier:
     """The pause after the first failure, and the longest one; it doubles with each start that publishes nothing."""
     REQUEST_SECONDS = 10.0
     """The pause after a request that waits."""
+    ASK_SECONDS = (10.0, 600.0)
+    """The first and the longest pause between two commands to read a table's generation again."""
 
     def __init__(
         self,
@@ -205,6 +209,7 @@ class PipelineApplier:
         self._metrics_tables = metrics_tables
         self._requests_at = float("-inf")
         self._answers: dict[str, str | None] = {}  # commands carried out, by number -> why not
+        self._asked: dict[tuple[str, int], tuple[int, float, float]] = {}  # -> command, when to ask again, next pause
 
     def run(self) -> None:
         """Serve until the lead ends. Errors go to the status and the log, and the next incarnation starts after a
@@ -249,6 +254,8 @@ class PipelineApplier:
                         failures = 0
                     if lead.is_sure() and not lead.is_ending() and incarnation.upkeep.run():
                         lead.report(self._progress(incarnation))
+                    with suppress(Unavailable):
+                        self._ask_to_read_again(incarnation.progress.read_again)
                     if not busy:
                         incarnation.rest(self.POLL_SECONDS, lead.stop.wait)
             except Exception as error:
@@ -290,6 +297,21 @@ class PipelineApplier:
                 return
             lead.handled.append(body)
             lead.report(self._progress(incarnation))
+
+    def _ask_to_read_again(self, wanted: Mapping[str, int]) -> None:
+        """Command that tables whose lake table lost data are read again, each generation until the next one has come:
+        a command that did nothing, or was refused, is repeated after a pause that doubles."""
+        self._asked = {key: asked for key, asked in self._asked.items() if wanted.get(key[0]) == key[1]}
+        commands, now = self._store.commands, time.monotonic()
+        for table, generation in wanted.items():
+            n, again_at, pause = self._asked.get((table, generation), (0, now, self.ASK_SECONDS[0]))
+            if now < again_at or (n and commands.get(n) is not None and commands.outcome(n) is None):
+                continue
+            state = rules.state(commands.orders().mode, halted=False, ended=False)
+            if self._lead.is_sure() and rules.refusal("read_table_again", state) is None:
+                asked = {"table": table, "generation": generation}
+                n = commands.add("read_table_again", asked, by="the Spark writer", now=self._clock()).n
+            self._asked[table, generation] = (n, now + pause, min(2 * pause, self.ASK_SECONDS[1]))
 
     def _answer(self, request: Any, cause: str | None) -> None:
         """Let the status tell the end of a request that is a command."""

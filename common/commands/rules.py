@@ -173,6 +173,25 @@ def table_refusal(operation: str, table: str, phase: str | None) -> Refusal | No
     return Refusal(f"{table} is {phase}{wanted}", row.otherwise)
 
 
+def to_json() -> dict[str, Any]:
+    """The table as the dashboard reads it: by operation its role, why it is refused in a state and in a phase of its
+    table (which stands as `{table}`); what is left out is allowed."""
+    return {
+        name: {
+            "command": row.command,
+            "role": row.role,
+            "taken": row.taken,
+            "states": {state: f"{why[0]}: {why[1]}" for state in STATES if (why := refusal(name, state)) is not None},
+            "phases": {
+                phase: f"{why[0]}: {why[1]}"
+                for phase in PHASES
+                if (why := table_refusal(name, "{table}", phase)) is not None
+            },
+        }
+        for name, row in OPERATIONS.items()
+    }
+
+
 def unknown_table(table: str) -> Refusal:
     """What is said of a table that the pipeline does not have."""
     return Refusal(f"the pipeline captures no table {table!r}", "look at the list of its tables")

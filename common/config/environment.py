@@ -44,6 +44,9 @@ class Environment:
         None,
         "the store (file://, s3://, gs://, abfss://); unset: `cutline run` uses file://<workdir>/store",
     )
+    run: str | None = _env(
+        "CUTLINE_RUN", None, "set by `cutline run` for its own services: its last savepoint is their last checkpoint"
+    )
     api_token: str | None = _env(
         "CUTLINE_API_TOKEN",
         None,

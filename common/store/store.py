@@ -219,6 +219,10 @@ class PipelineStore:
             if not lives.has_ended(life):
                 return made
 
+    def exists(self) -> bool:
+        """Whether the pipeline is defined. Costs one look at a file."""
+        return self._exists("pipeline.json")
+
     def definition(self, version: int | None = None) -> dict[str, Any] | None:
         """Return a version of the definition, by default the one in force; None if there is none."""
         return self._definitions.get(self.definition_version() or 1 if version is None else version)

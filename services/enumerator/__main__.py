@@ -62,10 +62,8 @@ from cutline.services.enumerator.events import (
     OpenEpoch,
     Plan,
     PutDefinition,
-    ReadAgainAsked,
     ReadJournal,
     ReleaseSavepoint,
-    SavepointAsked,
     Settings,
     WriteEntry,
     WriteOutcome,
@@ -105,7 +103,8 @@ class Pipeline:
         self.name, self.key = store.name, store.key
         self._environment = environment
         settings = self._settings(config)
-        self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), settings=settings)
+        run, part_of = secrets.token_hex(6), environment.run
+        self.leader = Leader(incarnation=host.incarnation, run=run, settings=settings, part_of=part_of)
         self.commanding = Commanding(store, host.registry, self._settings)
         self._hint = asyncio.Event()  # a person gave a command
         self._gone = asyncio.Event()  # the pipeline was deleted
@@ -185,13 +184,7 @@ class Pipeline:
                 services = await self.host.registry.services()
                 if held:
                     for request in await self.host.registry.take_requests(self.key):
-                        if request.get("kind") == "savepoint":
-                            nonce, last = str(request["nonce"]), bool(request.get("last"))
-                            self.loop.tell(SavepointAsked(request=nonce, last=last))
-                        elif request.get("kind") == "read again":
-                            table, generation = str(request["table"]), int(request["generation"])
-                            self.loop.tell(ReadAgainAsked(table_id=table, generation=generation))
-                        elif request.get("kind") == "command":
+                        if request.get("kind") == "command":
                             self._hint.set()
                     if self._links is not None:
                         await self.host.registry.announce_epoch(self.key, self.epoch)

@@ -113,6 +113,9 @@ class Leader(Protocol):
     def request(self, request: str) -> None:
         """Ask for a checkpoint."""
 
+    def ends(self, run: object) -> None:
+        """A `cutline run` ends with the savepoint that it asks for."""
+
     def withdraw(self, request: str) -> None:
         """Ask no more for it."""
 
@@ -608,6 +611,7 @@ class Agenda:
         if leader.leads:
             if command.kind in CHECKPOINT_KINDS:
                 taken = self._begin(command, Step.CHECKPOINT)
+                leader.ends(command.arguments.get("run"))
                 if leader.answered == _request(command) and leader.base is not None:
                     self._has_checkpoint(taken, leader.base)
                 else:

@@ -48,8 +48,10 @@ log = logging.getLogger("cutline.enumerator")
 
 def asked_definition(command: Command, known: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The definition that a command asks for; `known` is the one that it changes."""
-    if command.kind == "define":
+    if command.kind == "define" and "definition" in command.arguments:
         return dict(command.arguments["definition"])
+    if command.kind == "define":  # by `cutline run`, of whichever version is in force by then
+        return {**(known or {}), "source": command.arguments["source"]}
     tables = [*(known or {})["tables"], f"!{command.arguments['table']}"]
     return {**(known or {}), "tables": tables}
 

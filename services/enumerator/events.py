@@ -134,14 +134,6 @@ class EpochFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavepointAsked(Event):
-    """A person wants a kept checkpoint, whose entry carries `request`; `last`: the pipeline stops, none may follow."""
-
-    request: str
-    last: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandAccepted(Event):
     """The store has this command, the next one."""
 
@@ -378,14 +370,6 @@ class CommandTaken(Event):
     """A person's command about tables or limits has its turn."""
 
     command: Command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadAgainAsked(Event):
-    """The lake lost data of this generation, so the table must be read again; repeated until the next one exists."""
-
-    table_id: str
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,9 +74,7 @@ from cutline.services.enumerator.events import (
     PlaceFound,
     Plan,
     RangeFound,
-    ReadAgainAsked,
     ReadJournal,
-    SavepointAsked,
     Settings,
     SplittingFailed,
     StopFound,
@@ -127,7 +125,6 @@ IDLE, READING, GATHERING, PROPOSING, OPENING, LEADING, RESTING, HALTED, STOPPED 
 # Why an event is ignored in a state:
 LATE = "_ignore_late"  # it answers a question, or belongs to an epoch, that ended before it arrived
 NOT_DUE = "_ignore_not_due"  # the state awaits an answer or a person; neither time nor members matter
-REPEATED = "_ignore_repeated"  # the sender repeats it until it is carried out
 
 Row = Mapping[type[Event], str]
 _TO_THE_ENUMERATOR: tuple[type[Event], ...] = (
@@ -142,13 +139,8 @@ _COMMANDS: Row = {
     OutcomeWritten: "_outcome_written",
     OutcomeRefused: "_outcome_refused",
 }
-_REQUESTS: Row = {
-    **_COMMANDS,
-    SavepointAsked: "_savepoint_asked",
-    ReadAgainAsked: REPEATED,
-}
 _BETWEEN_EPOCHS: Row = {
-    **_REQUESTS,
+    **_COMMANDS,
     **dict.fromkeys((JournalRead, EntryWritten, EntryRefused, EpochOpened, EpochFailed), LATE),
     **dict.fromkeys(_TO_THE_ENUMERATOR, LATE),
     **dict.fromkeys((Observed, Ticked), NOT_DUE),
@@ -162,7 +154,7 @@ TABLE: Mapping[LeaderState, Row] = {
     # No fact of an older epoch can arrive any more: those queued before our proposal came before its answer. A message
     # that arrived now would be of the new epoch and would be lost, so it is refused.
     OPENING: {
-        **_REQUESTS,
+        **_COMMANDS,
         Observed: "_watch",
         Ticked: NOT_DUE,
         EpochOpened: "_epoch_opened",
@@ -170,7 +162,7 @@ TABLE: Mapping[LeaderState, Row] = {
         **dict.fromkeys((JournalRead, EntryWritten, EntryRefused), LATE),
     },
     LEADING: {
-        **_REQUESTS,
+        **_COMMANDS,
         Observed: "_watch",
         Ticked: "_tick",
         EpochOpened: LATE,
@@ -178,7 +170,7 @@ TABLE: Mapping[LeaderState, Row] = {
         JournalRead: "_journal_looked_at",
         EntryWritten: "_entry_written",
         EntryRefused: "_entry_refused",
-        **dict.fromkeys((*_TO_THE_ENUMERATOR, ReadAgainAsked), "_to_the_enumerator"),
+        **dict.fromkeys(_TO_THE_ENUMERATOR, "_to_the_enumerator"),
     },
     RESTING: {**_BETWEEN_EPOCHS, Observed: "_rest"},
     HALTED: _BETWEEN_EPOCHS,
@@ -203,16 +195,17 @@ class Leader:
     """The machine of one enumerator service for one pipeline, from its start to its end.
 
     `run` is unique to this object, also within its service. Every nonce contains it, so that a slow write of an earlier
-    leader can't be taken for ours.
+    leader can't be taken for ours. `part_of`: the `cutline run` that started this service, None: nothing ends with it.
 
     It has nearly 40 attributes: it decides on lease, members, epoch and checkpoint, and nearly every rule needs two of
     these.
     """
 
-    def __init__(self, *, incarnation: str, run: str, settings: Settings) -> None:
+    def __init__(self, *, incarnation: str, run: str, settings: Settings, part_of: str | None = None) -> None:
         self.incarnation = incarnation
         self.run = run
         self.settings = settings
+        self._part_of = part_of
         self.definition = 1  # the version of the definition that has these settings
         self.agenda = Agenda()
         self.state = IDLE
@@ -232,10 +225,9 @@ class Leader:
         self.answered: str | None = None  # the request of checkpoint `base`
         self._saving_commands = 0  # the last command of the enumerator that is in the checkpoint in flight
         self.kept_commands = 0  # in the checkpoint `base`
-        self._answered: set[str] = set()  # requests whose savepoint is in the journal
         self._inside: tuple[Position | None, float] | None = None  # the place of cuts inside a transaction, since when
         self._keep_at = 0.0  # when to try again to take a savepoint
-        self._ending = False  # the last savepoint is requested: the interval starts no further checkpoint
+        self._ending = False  # our `cutline run` ends: the interval starts no further checkpoint
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
         self._last_asked = False  # the checkpoint at the stop is requested
         self.started_at = 0.0  # of the newest checkpoint, or of the epoch
@@ -277,18 +269,6 @@ class Leader:
 
     def _ignore_not_due(self, event: Event, now: float) -> list[Effect]:
         return []
-
-    def _ignore_repeated(self, event: Event, now: float) -> list[Effect]:
-        return []
-
-    # --- requests ---
-
-    def _savepoint_asked(self, event: SavepointAsked, now: float) -> list[Effect]:
-        if event.request not in (*self.requests, *self._answered):  # requests are repeated until they are answered
-            self.requests.append(event.request)
-            self._ending = self._ending or event.last
-            self.retry_at = now
-        return self._checkpoint(now)
 
     # --- commands ---
 
@@ -389,6 +369,11 @@ class Leader:
         """Ask for a checkpoint that answers `request`."""
         if request not in self.requests and (self.in_flight is None or self.in_flight[1] != request):
             self.requests.append(request)
+
+    def ends(self, run: object) -> None:
+        """That `cutline run` ends: if this service is a part of it, the interval starts no checkpoint after the
+        savepoint. A leader of another mesh on the same store goes on."""
+        self._ending = self._ending or (run is not None and run == self._part_of)
 
     def withdraw(self, request: str) -> None:
         """Ask no more for that checkpoint."""
@@ -583,8 +568,6 @@ class Leader:
             raise ProtocolError(f"slot {slot} was written, and checkpoint {self.in_flight} is in flight")
         if self.in_flight[1] == THE_STOP:
             self.ended = slot
-        elif self.in_flight[1] is not None:
-            self._answered.add(self.in_flight[1])
         request, self.answered = self.in_flight[1], self.in_flight[1]
         self.tail, self.base, self.in_flight, self._wanted, self.anew = slot, slot, None, None, None
         # Sooner it would prove nothing: checkpoints complete also while the stream can't go on.

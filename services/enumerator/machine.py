@@ -85,7 +85,6 @@ from cutline.services.enumerator.events import (
     PlaceFound,
     Plan,
     RangeFound,
-    ReadAgainAsked,
     SplittingFailed,
     StopFound,
     TableDescribed,
@@ -215,9 +214,6 @@ class Enumerator:
                 return self._hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause, restart=restart):
                 return self.fail(table_id, generation, cause, restart) + self._hand_out()
-            case ReadAgainAsked(table_id=table_id, generation=generation):
-                cause = "the lake table lost data"
-                return self.fail(table_id, generation, cause, restart=True) + self._hand_out()
             case LimitsOrdered(limits=limits):
                 self.limits = limits
                 return self.throttle()

@@ -31,6 +31,7 @@ from cutline.common.errors import ConfigError, CutlineError, redacted
 from cutline.common.mesh.redis import answered
 from cutline.common.mesh.redis import connect as connect_redis
 from cutline.common.store.store import Store
+from cutline.services.run.preflight import fixed, live_changes, queued_changes
 from cutline.services.run.workdir import default_workdir
 from cutline.services.sources.mysql import requirements
 from cutline.services.sources.mysql.binlog import scanner
@@ -210,11 +211,28 @@ def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
             yield _outcome(f"source {where}", partial(_other_host, config, where))
     workdir, sink = default_workdir(file, config), config.definition()["sink"]
     yield _outcome("store", partial(_store, workdir, environment))
+    yield _outcome("definition", partial(_definition, config, environment.store_url or f"file://{workdir / 'store'}"))
     yield _outcome("warehouse", partial(_warehouse, sink, environment.store_url or f"file://{workdir / 'store'}"))
     if sink["catalog"]:
         yield _outcome("catalogue", partial(_catalogue, sink))
     if extras := catalogue.extras(sink):
         yield _outcome("Spark's jars", partial(_jars, extras))
+
+
+def _definition(config: PipelineConfig, store_url: str) -> Finding:
+    """What `cutline run` would find in the store under the file's name."""
+    found = Store(store_url).pipeline(config.name)
+    if not found.exists():
+        return Finding(name="definition", found="none in the store yet")
+    text = f"version {found.definition_version()} in the store"
+    changes, queued = live_changes(found, config), queued_changes(found)
+    if changes:
+        way = "`cutline run` takes the stored one, `cutline run --replace` the file's"
+        text += f", which differs from the file ({', '.join(changes)}): {way}"
+    if queued:
+        text += f"; waiting for an enumerator: {', '.join(f'command {c.n} ({c.kind}, by {c.by})' for c in queued)}"
+    remedy = "restore these settings in the file, or give the pipeline another name" if fixed(changes) else None
+    return Finding(name="definition", found=text, remedy=remedy)
 
 
 def _warehouse(sink: Mapping[str, Any], store_url: str) -> Finding:

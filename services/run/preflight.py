@@ -11,17 +11,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from cutline.common.config.pipeline import PipelineConfig, shown
+from cutline.common.config.pipeline import FIXED, PipelineConfig, shown
 from cutline.common.config.reserved import is_own
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
-from cutline.common.store.store import Store
+from cutline.common.store.commands import Command
+from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import lake
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.start_stop import PositionFinder
 from cutline.spark_writer import catalogue
+
+OF_FILES = ("cutline run", "cutline define")
+"""Whose changes of a definition are those of a pipeline file."""
 
 
 def check(
@@ -30,17 +34,18 @@ def check(
     store_url: str,
     workdir: Path | None,
     known_faults: Sequence[str] = (),
-    replaces: bool = False,
+    takes: Literal["same", "stored", "file"] = "same",
 ) -> Mapping[str, Any]:
     """Raise ConfigError with every fault found; Unavailable if the source doesn't answer and the pipeline ran before.
 
     `known_faults` are faults that the caller found; they come first in the list.
-    Returns the definition to put into the store: the stored one, which an older Cutline may have written, with the
-    source of `config`; else that of `config`. Any other difference is a fault; with `replaces` it is none, and the
-    result is that of `config`.
+    Returns the definition that the pipeline is to have. If the store has none, it is that of `config`. Else, where
+    they differ otherwise than in the source, `takes` says which: `same` (a difference is a fault), `stored`, `file`; a
+    difference that a new pipeline needs is always a fault. The source is that of `config`, except that with `stored` a
+    live change of it counts.
     Leaves behind the folders of work, store and warehouse, empty if they are new. Takes a few seconds at most.
     """
-    sink = config.definition()["sink"]
+    file, sink = config, config.definition()["sink"]
     faults = [*known_faults, *catalogue.faults(sink, store_url)]
     stored: Mapping[str, Any] | None = None
     known: Mapping[str, Any] | None = None
@@ -50,6 +55,8 @@ def check(
         stored = store.pipeline(config.name).definition()
         if stored is not None:  # settings that an older Cutline did not know get their defaults
             known = PipelineConfig.from_definition(stored).definition()
+            if takes == "stored" and source_was_changed(store.pipeline(config.name)):
+                config = config.model_copy(update={"source": PipelineConfig.from_definition(stored).source})
             with suppress(ProtocolError):  # the leader says what is wrong with the journal
                 store.pipeline(config.name).check_tables()
     except ConfigError as error:
@@ -57,12 +64,17 @@ def check(
     differing: list[str] = []
     if known is not None:
         differing = differences(known, {**config.definition(), "source": known["source"]})
-    if differing and not replaces:
+    impossible = fixed(differing)
+    if impossible or (differing and takes == "same"):
+        way = "apply the change by `cutline define --replace` or `cutline pipeline replace`, restore"
         faults.append(
             f"the pipeline name {config.name!r} is in use in the store {redacted(store_url)} with other content "
-            f"({', '.join(differing)}); apply the change by `cutline pipeline replace`, restore that content, or give"
-            " this pipeline another name"
+            f"({', '.join(impossible or differing)}); {'restore' if impossible else way} that content, or give this"
+            " pipeline another name"
         )
+    elif known is not None and stored is not None and takes == "stored":
+        config = PipelineConfig.from_definition({**stored, "source": config.definition()["source"]})
+        sink = config.definition()["sink"]
     try:
         for table, owner in lake.owners(config):
             if owner != config.name and config.select([table]) and not is_own(table):
@@ -105,9 +117,42 @@ def check(
             faults += error.faults
     if faults:
         raise ConfigError(*faults)
-    if stored is None or differing:
-        return config.definition()
+    if stored is None or (differing and takes == "file"):
+        return file.definition()
     return {**stored, "source": config.definition()["source"]}
+
+
+def source_was_changed(store: PipelineStore) -> bool:
+    """Whether a live change, and not a pipeline file, gave the definition in force its source. Blocks."""
+    versions = store.versions()
+    sources = [(store.definition(each.version) or {}).get("source") for each in versions]
+    first = len(sources)
+    while first > 1 and sources[first - 2] == sources[-1]:
+        first -= 1
+    return bool(versions) and versions[first - 1].by not in (None, *OF_FILES)
+
+
+def live_changes(store: PipelineStore, config: PipelineConfig) -> list[str]:
+    """How the definition in force differs from the pipeline file's, as `cutline run` sees it: without the source where
+    it takes the file's. [] if the pipeline is not defined yet. Blocks."""
+    stored = store.definition()
+    if stored is None:
+        return []
+    known = PipelineConfig.from_definition(stored).definition()
+    source = config.definition()["source"] if source_was_changed(store) else known["source"]
+    return differences(known, {**config.definition(), "source": source})
+
+
+def queued_changes(store: PipelineStore) -> list[Command]:
+    """The accepted commands that change the definition and are not carried out yet. Blocks."""
+    newest = store.commands.newest_outcome()
+    waiting = store.commands.list(after=newest.n if newest else 0, limit=1000)
+    return [command for command in waiting if command.kind in ("define", "cancel_table")]
+
+
+def fixed(changes: Sequence[str]) -> list[str]:
+    """Those sentences of `differences` that are about settings which only a new pipeline can have otherwise."""
+    return [change for change in changes if change.startswith(tuple(f"{name}{end}" for name in FIXED for end in " ."))]
 
 
 def differences(stored: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -3,13 +3,16 @@
 In this order:
 1. Everything that can be wrong is checked (preflight.py); if there is a fault, nothing is written. The work folder is
    locked.
-2. The pipeline is defined in the store (or found there, with the same content).
+2. The pipeline is defined in the store, or found there: what was changed live since is printed, and stays, or with
+   `--replace` becomes the file's again.
 3. Redis is started unless CUTLINE_REDIS_URL names one; then two enumerators (one stands by), the readers, the writers,
    the Spark writer and the control service, each `python -m ...` in a session of its own, its log in <workdir>/logs.
 4. A child that ends is started again, after a pause that grows. One that never stays up ends the run, with the last
    line of its log.
-5. On Ctrl-C, or when `--until` is reached: a savepoint is requested and its publication awaited, then all children are
-   stopped. A second Ctrl-C stops at once. At the pipeline's `stop` the leader takes the last checkpoint by itself.
+5. On Ctrl-C, or when `--until` is reached: a savepoint is commanded and its publication awaited, then all children are
+   stopped. It is the last checkpoint of this run's services only: another mesh on the same store and Redis goes on. A
+   second Ctrl-C stops at once. At the pipeline's `stop` the leader takes the last checkpoint by itself.
+6. When the pipeline is deleted, the run ends, with nothing to save.
 
 Children die with this process (PR_SET_PDEATHSIG) and are ended by their process ids only.
 """
@@ -25,6 +28,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +40,12 @@ from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry, tables
 from cutline.common.mesh.redis import connect, place
 from cutline.common.positions import High
-from cutline.common.store.records import CheckpointEntry, Publication
+from cutline.common.store.commands import Command, Outcome
+from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.threads import Threads
-from cutline.services.run.preflight import check
+from cutline.services.run import running
+from cutline.services.run.preflight import check, live_changes, queued_changes
 from cutline.services.run.supervisor import LONGEST_PAUSE_SECONDS, Child, Supervisor, free_port
 from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until, caught_up, dropped, not_live, pending, unpublished
@@ -50,7 +56,6 @@ from cutline.spark_writer import catalogue, jars
 SPARK_HALTS = 3
 LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
-ASK_AGAIN_SECONDS = 10.0
 _PROJECT = str(Path(__file__).resolve().parents[2])
 _SOURCE, _FETCHING = Threads("source"), Threads("jars")
 
@@ -85,20 +90,34 @@ def _missing_programs(environment: Environment) -> list[str]:
     return faults
 
 
-def define(store: PipelineStore, definition: Mapping[str, Any]) -> None:
-    """Define the pipeline. Where only `source` differs from the newest version, the file's becomes the next one.
+def define(store: PipelineStore, definition: Mapping[str, Any], *, replaces: bool = False) -> None:
+    """Define the pipeline, or command what is to change in its definition; the run's own enumerator carries that out.
 
-    A source that moved, or whose certificate or account is another, may be all that keeps the pipeline from running,
-    and then no service is there to take the change. Any other difference is refused (ConfigError), since the API may
-    have made it.
+    Only the source is changed, to the file's: a source that moved, or whose certificate or account is another, may be
+    all that keeps the pipeline from running. With `replaces` the definition becomes the file's, whatever was changed
+    live and whatever change is queued.
     """
     known = store.definition()
-    if known is not None and {**known, "source": None} == {**definition, "source": None}:
-        if known["source"] != definition["source"]:
-            asked = {"base": store.definition_version(), "definition": dict(definition), "note": "source of the file"}
-            store.commands.add("define", asked, by="cutline run", now=time.time())
+    if known is None:
+        store.define(definition)
         return
-    store.define(definition)
+    queued = queued_changes(store)
+    asked: dict[str, Any]
+    if replaces:
+        if queued or PipelineConfig.from_definition(known).definition() != dict(definition):
+            asked = {"definition": dict(definition), "note": "cutline run --replace"}
+            running.ask(store, "define", asked, by="cutline run")
+    elif {**known, "source": None} != {**definition, "source": None}:
+        store.define(definition)  # changed in this moment: refused
+    elif known["source"] != definition["source"]:
+        asked = {"base": store.definition_version(), "definition": dict(definition), "note": "source of the file"}
+        if queued:  # whichever definition is in force after them
+            asked = {"source": definition["source"], "note": "source of the file"}
+        running.ask(store, "define", asked, by="cutline run")
+
+
+class Deleted(CutlineError):
+    """Somebody has deleted the pipeline of this run."""
 
 
 class Run:
@@ -112,9 +131,12 @@ class Run:
         workdir: Path,
         until: Until | None,
         view: TerminalView,
+        replaces: bool = False,
     ) -> None:
         """Take the pipeline and where to show it; nothing happens before `go`."""
         self._config = config
+        self._replaces = replaces
+        self._id = secrets.token_hex(8)
         self._environment = environment
         self._workdir = workdir
         self._temporary = workdir / "tmp"
@@ -148,7 +170,9 @@ class Run:
         )
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
-            await in_store(define, store, definition)
+            await in_store(self._say_changes, store)
+            await in_store(partial(define, store, definition, replaces=self._replaces))
+            self._config = PipelineConfig.from_definition(definition).model_copy(update={"workers": config.workers})
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
 
@@ -167,7 +191,25 @@ class Run:
 
     def _check(self) -> Mapping[str, Any]:
         missing = _missing_programs(self._environment)
-        return check(self._config, store_url=self._store_url, workdir=self._workdir, known_faults=missing)
+        return check(
+            self._config,
+            store_url=self._store_url,
+            workdir=self._workdir,
+            known_faults=missing,
+            takes="file" if self._replaces else "stored",
+        )
+
+    def _say_changes(self, store: PipelineStore) -> None:
+        """Print what was changed live since the pipeline file was written, and what is done about it."""
+        if changes := live_changes(store, self._config):
+            taken = "it is taken; `cutline run --replace` takes the file's"
+            way, version = "the file's replaces it" if self._replaces else taken, store.definition_version()
+            text = f"the stored definition (version {version}) differs from the file: {', '.join(changes)}"
+            self._view.say(f"{text}; {way}")
+        for command in queued_changes(store):
+            then = ", and then the file's definition replaces it" if self._replaces else ""
+            text = f"command {command.n} ({command.kind}, by {command.by}) waits: this run carries it out{then}"
+            self._view.say(text)
 
     def _fetching(self, done: int, total: int) -> None:
         """Show how much of Spark's jars is fetched; called while they are fetched, which an error raised here ends."""
@@ -194,6 +236,7 @@ class Run:
         environ = os.environ | {
             "CUTLINE_REDIS_URL": redis_url,
             "CUTLINE_STORE_URL": self._store_url,
+            "CUTLINE_RUN": self._id,
             "CUTLINE_API_HOST": environment.api_host,
             "CUTLINE_API_PORT": str(api_port),
             "CUTLINE_READERS": str(self._config.workers.readers),
@@ -222,6 +265,10 @@ class Run:
                 self._view.say(gone)
             if trouble is not None:
                 raise CutlineError(trouble)
+        except Deleted as deleted:
+            if self._until is not None:
+                raise
+            self._view.say(str(deleted))
         finally:
             await self._supervisor.stop(hurry=lambda: self._interrupts > 1)
             remove_run_file(self._workdir)
@@ -242,6 +289,10 @@ class Run:
         except Unavailable:
             notes.append(f"Redis at {place(self._redis_url)} does not answer; trying again")
         try:
+            if not await in_store(store.exists):
+                raise Deleted(f"the pipeline {store.name} was deleted, so this run ends")
+            if await in_store(store.deleting):
+                notes.append("the pipeline is being deleted; this run ends with it")
             if numbers := await in_store(store.publication_numbers, self._published):
                 self._publication = await in_store(store.publication, numbers[-1])
                 self._published = numbers[-1]
@@ -309,25 +360,34 @@ class Run:
             return False
 
     async def _savepoint(self, store: PipelineStore) -> None:
-        """Request a kept checkpoint and wait for its publication; CutlineError if it does not come, or on Ctrl-C."""
-        nonce, stop_at = secrets.token_hex(8), self._interrupts + 1
-        before = await in_store(store.last_slot)
-        asked_at, deadline = -ASK_AGAIN_SECONDS, time.monotonic() + SAVEPOINT_SECONDS
+        """Command a last savepoint and wait for its publication; CutlineError if it does not come, or on Ctrl-C. A
+        pipeline that people hold needs none."""
+        stop_at, deadline = self._interrupts + 1, time.monotonic() + SAVEPOINT_SECONDS
+        command: Command | None = None
+        wanted = {"name": None, "run": self._id}
         self._view.say("taking a savepoint" + ("; Ctrl-C again stops at once" if self._interrupts else ""))
         while time.monotonic() < deadline:
             if self._interrupts >= stop_at:
                 raise CutlineError("stopped without a savepoint; the same command resumes from the last checkpoint")
-            if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
-                # Requested repeatedly: Redis may have been emptied, or the leader may have died with the request.
-                with suppress(Unavailable):
-                    request = {"kind": "savepoint", "nonce": nonce, "last": True}
-                    await self._registry.request(store.key, request)
-                    asked_at = time.monotonic()
+            outcome: Outcome | None = None
+            with suppress(Unavailable):
+                if command is None:
+                    if (held := await in_store(_held, store)) is not None:
+                        self._view.say(held)
+                        return
+                    asked = partial(running.ask, store, "savepoint", wanted, by="cutline run", key=self._id)
+                    command = await in_store(asked)
+                    await self._registry.request(store.key, {"kind": "command"})  # a hint: the leader looks anyway
+                outcome = await in_store(store.commands.outcome, command.n)
             await self._look(store)
-            slot = await in_store(_savepoint_slot, store, before, nonce)
-            if slot is None:
+            if outcome is None:
                 self._notes = ("waiting for the savepoint's checkpoint",)
-            elif self._published < slot:
+            elif outcome.state != "done":
+                raise CutlineError(
+                    f"stopped without a savepoint, since {outcome.cause}; the same command resumes from the last"
+                    " checkpoint"
+                )
+            elif self._published < (slot := int(outcome.result["checkpoint"])):
                 self._notes = (f"the savepoint is checkpoint {slot}; waiting for its publication",)
             else:
                 self._notes = ()
@@ -340,9 +400,13 @@ class Run:
         )
 
 
-def _savepoint_slot(store: PipelineStore, after: int, nonce: str) -> int | None:
-    """The slot of the kept checkpoint that answers the request `nonce`, or None."""
-    for entry in store.journal_tail(after=after):
-        if isinstance(entry, CheckpointEntry) and entry.request == nonce and entry.kept:
-            return entry.slot
+def _held(store: PipelineStore) -> str | None:
+    """Why the pipeline needs no last savepoint, as people have stopped it; None if it does need one. Blocks."""
+    mode = store.commands.orders().mode
+    if not store.exists():
+        raise Deleted(f"the pipeline {store.name} was deleted, so this run ends")
+    if mode == "deleting":
+        return f"the pipeline {store.name} is being deleted; the next start of a service goes on with that"
+    if mode in ("paused", "stopped"):
+        return f"the pipeline {store.name} is {mode}, so its last checkpoint is the newest: there is nothing to save"
     return None

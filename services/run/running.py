@@ -33,15 +33,17 @@ async def status_of(redis_url: str, pipeline: PipelineStore) -> dict[str, dict[s
         await redis.aclose()
 
 
-def ask(store: PipelineStore, kind: str, arguments: Mapping[str, Any], *, by: str) -> Command:
+def ask(
+    store: PipelineStore, kind: str, arguments: Mapping[str, Any], *, by: str, key: str | None = None
+) -> Command:
     """Put a command into the store; durable on return. ConfigError if there is no such pipeline, or if the command
-    makes no sense by its standing orders. Blocks."""
+    makes no sense by its standing orders. After Unavailable, repeat only a call with a `key`. Blocks."""
     if not store.definition_version():
         raise ConfigError(f"the store has no pipeline {store.name}; define it by `cutline run` or `cutline define`")
     mode = store.commands.orders().mode
     if (refusal := rules.refusal(kind, rules.state(mode, halted=False, ended=False), arguments)) is not None:
         raise ConfigError(f"{refusal.cause}; {refusal.remedy}")
-    return store.commands.add(kind, arguments, by=by, now=time.time())
+    return store.commands.add(kind, arguments, by=by, now=time.time(), key=key)
 
 
 def outcome_of(

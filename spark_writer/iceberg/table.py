@@ -654,8 +654,9 @@ class LakeTable:
                 builder.setProperties({COMMENTS: noted})
             prepared = self._with_layout(builder, start, layout).build()
             read = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
-            order = str(prepared.defaultSortOrderId())
-            if not read and order != start.property(SORT_ORDER, UNSORTED) and self._their_order(start) is None:
+            ours = self._their_order(start) is None
+            order = str(prepared.defaultSortOrderId()) if ours else UNSORTED
+            if ours and not read and order != start.property(SORT_ORDER, UNSORTED):
                 prepared = builder_of(prepared).setProperties({SORT_ORDER: order}).build()
             if prepared.changes().size():
                 inner.commit(inner.current(), prepared)
@@ -663,7 +664,7 @@ class LakeTable:
             update.toBranch(branch)
             for key, value in summary.items():
                 update.set(key, value)
-            if layout.sort or order != UNSORTED:
+            if order != UNSORTED:
                 update.set(SORT_ORDER, order)
             if layout.spec is not None:
                 update.set(SPEC, str(layout.spec.specId()))

@@ -142,7 +142,7 @@ class Demo:
         return next(str(name) for name, process in self.seen_run()["services"].items() if process == pid)
 
     def kill_leader_in_a_checkpoint(self) -> None:
-        """SIGKILL the leader while a checkpoint is in flight: request a savepoint while a writer is stopped."""
+        """SIGKILL the leader while a checkpoint is in flight: command one while a writer is stopped."""
         writer = self.seen_run()["services"]["writer-1"]
 
         def in_flight() -> bool:
@@ -151,8 +151,7 @@ class Demo:
 
         os.kill(writer, signal.SIGSTOP)
         try:
-            request = {"kind": "savepoint", "nonce": "demo"}
-            self.redis.rpush(f"cutline:requests:{self.store().key}", json.dumps(request))
+            self.store().commands.add("checkpoint", {}, by="demo", now=time.time())
             self.wait("a checkpoint is in flight", in_flight)
             self.kill(self.leader(), "with a checkpoint in flight")
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -12,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.common.store.records import CheckpointEntry
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer.serve import serve
 from tests.integration.mesh import Mesh, Pipeline, connection, content, differences
+from tests.integration.operator import command, outcome
 from tests.integration.spark_bench import Heard
 from tests.servers import Database
 
@@ -52,22 +51,10 @@ def writing(mesh: Mesh) -> Iterator[None]:
 
 
 def savepoint(pipeline: Pipeline, nonce: str, seconds: float = 90.0) -> int:
-    """Ask for a kept checkpoint, wait for its publication, and return its number."""
-    with pipeline.mesh.redis.client() as client:
-        client.rpush(f"cutline:requests:{pipeline.store.key}", json.dumps({"kind": "savepoint", "nonce": nonce}))
-
-    def published() -> int | None:
-        slot = next(
-            (
-                entry.slot
-                for entry in pipeline.entries()
-                if isinstance(entry, CheckpointEntry) and entry.request == nonce
-            ),
-            None,
-        )
-        return slot if slot in pipeline.store.publication_numbers() else None
-
-    return pipeline.until(published, "the savepoint's publication", seconds)  # type: ignore[return-value]
+    """Command a kept checkpoint of this name, wait for its publication, and return its number."""
+    slot = int(outcome(pipeline, command(pipeline, "savepoint", name=nonce), seconds).result["checkpoint"])
+    published = pipeline.store.publication_numbers
+    return pipeline.until(lambda: slot in published() and slot, "the savepoint's publication", seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cutline.common.config.pipeline import load
+from cutline.common.errors import ConfigError
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.store import Store
 from cutline.services.run import cli
@@ -292,12 +293,19 @@ def defined(tmp_path: Path, mariadb: MariaDB, fresh_database: Callable[[Database
     return written(tmp_path, mariadb, database)
 
 
-def test_a_name_in_use_with_other_content_tells_what_differs(defined: Path) -> None:
-    Store(f"file://{defined.parent / '.cutline/shop/store'}").pipeline("shop").define(load(defined).definition())
+def test_a_name_in_use_with_what_only_a_new_pipeline_can_have_tells_what_differs(defined: Path) -> None:
+    url = f"file://{defined.parent / '.cutline/shop/store'}"
+    Store(url).pipeline("shop").define(load(defined).definition())
     change(defined, "sink:", "snapshot: {chunk_rows: 7}\nsink:")
-    refused(defined, "'shop' is in use", "snapshot.chunk_rows is 50000 there and 7 here", "another name")
-    change(defined, "warehouse: ./lake", "warehouse: ./lake, format_version: 2")
-    refused(defined, "snapshot.chunk_rows is 50000 there", "sink.format_version is the default there and 2 here")
+    with pytest.raises(ConfigError, match=r"snapshot\.chunk_rows is 50000 there and 7 here"):
+        check(load(defined), store_url=url, workdir=None)
+    assert check(load(defined), store_url=url, workdir=None, takes="stored")["snapshot"]["chunk_rows"] == 50000
+    assert check(load(defined), store_url=url, workdir=None, takes="file")["snapshot"]["chunk_rows"] == 7
+    change(defined, "warehouse: ./lake", "warehouse: ./other")
+    for takes in ("stored", "file"):
+        with pytest.raises(ConfigError, match=r"other content \(sink\.warehouse is .*; restore that content"):
+            check(load(defined), store_url=url, workdir=None, takes=takes)
+    refused(defined, "'shop' is in use", "sink.warehouse is", "another name")
 
 
 def test_a_pipeline_of_an_older_version_goes_on_with_the_defaults_of_settings_that_came_since(defined: Path) -> None:

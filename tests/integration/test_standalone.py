@@ -1,6 +1,6 @@
 """`cutline run` as a real process with its own Redis, over a mesh of one stand-in process that behaves as asked.
 
-The stand-in keeps to what the run relies on: it shows a status in Redis, and answers a request for a savepoint with a
+The stand-in keeps to what the run relies on: it shows a status in Redis, and answers the command for a savepoint with a
 kept checkpoint in the journal and its publication. So the run's own rules are tested without Spark.
 """
 
@@ -18,6 +18,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from cutline.common.store.command_records import Orders, Outcome
+from cutline.common.store.store import Store
 from cutline.services.run import cli
 from tests.servers import Database, MariaDB, Redis
 
@@ -30,9 +32,11 @@ from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
 from cutline.common.positions import Position
+from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import Store
 from cutline.services.sources.mysql.hosts import flushed_high
+from cutline.services.enumerator.commanding import asked_definition
 from tests import records
 
 plan = json.loads(os.environ["PLAN"])
@@ -41,23 +45,29 @@ async def main():
     registry = Registry(connect(os.environ["CUTLINE_REDIS_URL"]))
     store = Store(os.environ["CUTLINE_STORE_URL"]).pipeline("shop")
     config = PipelineConfig.from_definition(store.definition())
-    published = None
+    published, done = None, getattr(store.commands.newest_outcome(), "n", 0)
     while True:
         try:
             status = {"epoch": 1, "tables": plan["tables"], "halted": plan.get("halted")}
             if plan.get("spark"):
                 await registry.put_status(store.key, "spark_writer", plan["spark"] | {"at": time.time()})
             await registry.put_status(store.key, "enumerator", status)
-            requests = await registry.take_requests(store.key)
         except Unavailable:
-            requests = []
-        nonces = [request["nonce"] for request in requests] if plan.get("answers", True) else []
-        if nonces or (plan.get("publishes") and published is None):
+            pass
+        asked = store.commands.get(done + 1) if plan.get("answers", True) else None
+        if asked is not None and asked.kind != "savepoint":
+            done += 1
+            orders = Orders(definition=2) if asked.kind == "define" else Orders()
+            if asked.kind == "define":
+                content = asked_definition(asked, store.definition())
+                store.put_definition(2, content, by=asked.by, at=asked.at, command=done)
+            store.commands.put_outcome(Outcome(n=done, state="done", at=0.0, orders=orders))
+        elif asked or (plan.get("publishes") and published is None):
             high = flushed_high(config)
             at = Position(server=high.server, file=high.file, offset=high.offset, gtids="", rows=0)
             at = None if plan.get("no_stream") else at
-            slot, kept = store.last_slot() + 1, bool(nonces)
-            store.put_entry(records.checkpoint(slot, kept=kept, request=nonces[0] if nonces else None))
+            slot, kept = store.last_slot() + 1, asked is not None
+            store.put_entry(records.checkpoint(slot, kept=kept))
             tables = {
                 name: PublishedTable(state=table["phase"], generation=1, main=Main(snapshot_id=1), work=None)
                 for name, table in plan["tables"].items()
@@ -68,6 +78,10 @@ async def main():
                 )
             )
             published = slot
+            if asked:
+                done += 1
+                result, orders = {"checkpoint": slot, "name": None}, store.commands.orders()
+                store.commands.put_outcome(Outcome(n=done, state="done", result=result, at=0.0, orders=orders))
         await asyncio.sleep(0.05)
 
 asyncio.run(main())
@@ -193,6 +207,68 @@ def test_status_shows_a_run_from_another_terminal(start: Callable[..., Running],
     running.interrupt()
     assert running.ends()[0] == 0
     assert CliRunner().invoke(cli.main, ["status", str(tmp_path / "pipeline.yaml")]).exit_code == 2
+
+
+def test_live_changes_are_said_and_stay_and_the_file_takes_their_place_by_replace(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    """1. A table is excluded while the pipeline runs. 2. The same command says so and takes the stored definition.
+    3. With `--replace` the file's becomes the next version."""
+    plan = {"tables": {"t.a": LIVE}}
+    running = start(plan)
+    running.says("t.a: live")
+    shop = Store(f"file://{tmp_path}/.cutline/shop/store").pipeline("shop")
+    first = shop.definition()
+    assert first is not None
+    changed = {**first, "tables": [*first["tables"], "!t.b"]}
+    shop.commands.add("define", {"base": 1, "definition": changed}, by="ann", now=1.0)
+    running.until(lambda: shop.definition() == changed)
+    running.interrupt()
+    assert running.ends()[0] == 0
+    running = start(plan)
+    running.says("the stored definition (version 2) differs from the file: tables is [")
+    running.says("it is taken; `cutline run --replace` takes the file's")
+    running.says("t.a: live")
+    assert shop.definition() == changed
+    running.interrupt()
+    assert running.ends()[0] == 0
+    before = shop.commands.newest()
+    running = start(plan | {"answers": False}, "--replace")
+    running.says("the file's replaces it")
+    running.until(lambda: shop.commands.newest() > before)
+    command = shop.commands.get(before + 1)
+    assert command is not None
+    assert (command.kind, command.by, command.arguments["definition"]) == ("define", "cutline run", first)
+    running.process.kill()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_run_ends_when_its_pipeline_is_deleted_also_while_it_takes_its_savepoint(
+    start: Callable[..., Running], tmp_path: Path, interrupted: bool
+) -> None:
+    running = start({"tables": {"t.a": LIVE}, "answers": False})
+    running.says("t.a: live")
+    if interrupted:
+        running.interrupt()
+        running.says("waiting for the savepoint's checkpoint")
+    shop = Store(f"file://{tmp_path}/.cutline/shop/store").pipeline("shop")
+    shop.remove_files()
+    shop.end()
+    assert running.ends() == (0, "the pipeline shop was deleted, so this run ends")
+
+
+def test_ctrl_c_of_a_paused_pipeline_saves_nothing_and_ends_with_0(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = start({"tables": {"t.a": LIVE}, "answers": False})
+    running.says("t.a: live")
+    shop = Store(f"file://{tmp_path}/.cutline/shop/store").pipeline("shop")
+    shop.commands.add("pause", {}, by="ann", now=1.0)
+    shop.commands.put_outcome(Outcome(n=1, state="done", at=1.0, orders=Orders(mode="paused")))
+    running.interrupt()
+    code, last = running.ends()
+    assert (code, "shop is paused" in last) == (0, True)
+    assert shop.commands.newest() == 1
 
 
 def test_a_second_ctrl_c_stops_at_once_with_1(start: Callable[..., Running]) -> None:

@@ -276,17 +276,6 @@ def nobody_waits_without_saying_so(world: World, leader: Leader) -> None:
         raise Failure(f"no entry for {world.now - world.entered_at:.1f} s, and the leader waits for nothing")
 
 
-def requests_were_honoured(world: World) -> None:
-    """Every savepoint requested of a leader that still leads is a kept checkpoint."""
-    done = {e.request for e in world.store.journal.values() if isinstance(e, CheckpointEntry) and e.kept}
-    for service in world.services:
-        if service.alive and service.leader is not None and service.leader.state == "leading":
-            flying = service.leader.in_flight[1] if service.leader.in_flight else None
-            missing = [r for r in service.requests if r not in done and r not in (flying, *service.leader.requests)]
-            if missing:
-                raise Failure(f"{service.incarnation} forgot the savepoints {missing} that it was asked for")
-
-
 # --- the lake --------------------------------------------------------------------------------------------------------
 
 

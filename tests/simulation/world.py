@@ -38,7 +38,7 @@ from cutline.common.mesh.silence import LEADER_SECONDS, Silence
 from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
-from cutline.common.store.lives import Folder
+from cutline.common.store.lives import Folder, Lives
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator.events import (
@@ -66,7 +66,6 @@ from cutline.services.enumerator.events import (
     RangeFound,
     ReadJournal,
     ReleaseSavepoint,
-    SavepointAsked,
     Settings,
     SplittingFailed,
     StopFound,
@@ -161,6 +160,7 @@ class SimulatedStore:
 
     def __init__(self) -> None:
         self.memory = SimulatedFileSystem()
+        Lives(cast(Any, self.memory))._put(LIFE)  # else the first `define` would begin another life
         self.journal: dict[int, Entry] = {}
         self.files: dict[str, list[Any]] = {}
         self.publications: dict[int, Publication] = {}
@@ -293,7 +293,6 @@ class SimulatedService:
     # a leader's
     leader: Leader | None = None
     held_seen: float = -100.0
-    requests: list[str] = field(default_factory=list)
     wants_older: bool = False
 
 
@@ -393,7 +392,6 @@ class World:
         self.older_restores: list[int] = []  # epochs whose base was an older one on request
         self.facts: list[tuple[str, Event]] = []
         self.versions: dict[str, dict[Any, Any]] = {}
-        self.asked_requests: list[str] = []
         self.quarantined: set[str] = set()
         self.began: dict[int, Low] = {}  # by epoch: where its stream without a snapshot began
         self.late: set[str] = set()  # tables that appeared after the pipeline had begun
@@ -473,7 +471,6 @@ class World:
                 raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
             call(*args)
         checks.journal_is_of_one_line(self)
-        checks.requests_were_honoured(self)
 
     def start_all(self) -> None:
         shape = self.shape
@@ -1592,7 +1589,6 @@ class World:
         if service.alive and self.lease[0] is service:
             self.leave(service)
             service.leader = self.new_leader(service.incarnation)
-            service.requests.clear()
             service.paused_until = self.now + self.rng.uniform(0.1, 5.0)
             self.lease = (None, 0.0)
             self.count["leader built anew in its process"] += 1
@@ -1710,13 +1706,9 @@ class World:
             self.tell(holder, "any", EpochFailed(epoch=holder.epoch, cause="an operator asked for an older checkpoint"))
 
     def ask_savepoint(self) -> None:
-        holder = self.lease[0]
-        if holder is not None and holder.alive:
-            request = f"request-{len(self.asked_requests)}"
-            self.asked_requests.append(request)
-            holder.requests.append(request)
-            self.count["savepoint asked"] += 1
-            self.tell(holder, "any", SavepointAsked(request=request))
+        """A person commands a savepoint."""
+        self.count["savepoint asked"] += 1
+        self.operators.command("savepoint", name=None)
 
     def feed_any(self) -> None:
         """Feed a random fact to a copy of a random machine: it is handled, or refused with the state unchanged."""

@@ -542,3 +542,27 @@ def test_a_command_whose_epoch_an_earlier_leader_has_entered_is_not_cancelled() 
     bench.written()
     assert FindBase(command=commands[0]) in bench.effects
     assert bench.outcomes() == []
+
+
+@pytest.mark.parametrize(("run", "ends"), [("ours", True), ("another", False), (None, False)])
+def test_the_last_savepoint_of_a_cutline_run_ends_the_checkpoints_of_its_own_services_only(
+    run: str | None, ends: bool
+) -> None:
+    bench = Operated(interval=1.0)
+    bench.leader._part_of = "ours"
+    bench.lead()
+    bench.command("savepoint", name=None, run=run)
+    assert checkpoint(bench).kept
+    assert bench.finish().state == "done"
+    bench.wait(100.0)
+    assert (bench.leader.in_flight is None) == ends
+
+
+def test_a_leader_of_no_run_goes_on_after_the_savepoint_of_any() -> None:
+    bench = Operated(interval=1.0)
+    bench.lead()
+    bench.command("savepoint", name=None)
+    checkpoint(bench)
+    bench.finish()
+    bench.wait(100.0)
+    assert bench.leader.in_flight is not None

@@ -19,6 +19,7 @@ from rich.console import Console
 from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.rates import Rates
+from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import Store
 from cutline.services.run import cli, lake, preflight, terminal
@@ -107,7 +108,7 @@ def test_differences_name_each_key_with_both_values() -> None:
     ]
 
 
-def test_another_source_in_the_file_becomes_the_next_version_and_another_table_is_refused(tmp_path: Path) -> None:
+def test_another_source_in_the_file_becomes_the_next_version_also_behind_a_queued_change(tmp_path: Path) -> None:
     """The mesh may not run before it has the new source, so `cutline run` itself asks for it."""
     store = Store(f"file://{tmp_path}/store").pipeline("shop")
     source = {"host": "db.example.com", "user": "cdc"}
@@ -121,6 +122,22 @@ def test_another_source_in_the_file_becomes_the_next_version_and_another_table_i
     assert (command.kind, command.arguments["base"], command.arguments["definition"]) == ("define", 1, second)
     with pytest.raises(ConfigError, match="in use in this store with another source, tables"):
         define(store, {**second, "tables": ["b.*"]})
+    define(store, second)  # behind the queued one, whose tables it keeps
+    assert store.commands.list()[-1].arguments == {"source": second["source"], "note": "source of the file"}
+
+
+def test_a_live_change_of_the_source_is_told_from_one_of_the_file(tmp_path: Path) -> None:
+    shop = Store(f"file://{tmp_path}/store").pipeline("shop")
+    first = {"name": "shop", "source": {"host": "a"}, "tables": ["a.*"]}
+    shop.define(first)
+    assert not preflight.source_was_changed(shop)
+    changes = (("cutline run", "b"), ("ann", "b"), ("ann", "c"), ("bob", "c"), ("cutline run", "d"))
+    for n, (by, host) in enumerate(changes, 1):
+        content = {**first, "source": {"host": host}, "note": n}
+        shop.put_definition(n + 1, content, by=by, at=1.0, command=n)
+        shop.commands.add("define", {}, by=by, now=1.0)
+        shop.commands.put_outcome(Outcome(n=n, state="done", at=1.0, orders=Orders(definition=n + 1)))
+        assert preflight.source_was_changed(shop) == (host == "c")
 
 
 # --- the supervisor ---------------------------------------------------------------------------------------------------

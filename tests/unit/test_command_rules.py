@@ -6,6 +6,8 @@ and of a real leader.
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
+from cutline.services.control.dashboard import FOLDER
 from cutline.services.enumerator.commanding import put_definition
 from cutline.services.enumerator.events import EpochFailed, JournalRead
 from cutline.services.enumerator.leader import MAX_HALTS
@@ -196,3 +199,23 @@ def test_a_version_after_one_that_failed_names_what_it_changed(shop: PipelineSto
     shop.commands.put_outcome(Outcome(n=1, state="done", at=1.0, orders=Orders(definition=3)))
     assert [(each.version, each.base) for each in shop.versions()] == [(1, None), (3, 1)]
     assert shop.definition() == newer
+
+
+# The dashboard and the docs
+
+
+def test_the_dashboard_has_the_same_rules() -> None:
+    """After a deliberate change: write what this says into the file."""
+    module = FOLDER / "app" / "rules.js"
+    wanted = f"export const RULES = {json.dumps(rules.to_json(), indent=1)};\n"
+    assert module.read_text(encoding="utf-8").partition("\n")[2] == wanted
+    asked = set(re.findall(r'byRules\("(\w+)"\)', (FOLDER / "app" / "operations.js").read_text(encoding="utf-8")))
+    assert asked == OPERATIONS.keys() - {"define"}
+
+
+def test_the_docs_have_the_same_rules() -> None:
+    """The table of docs/operations.md: each operation, its role, the states in which and the phases for which it is."""
+    page = (FOLDER.parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    for row in OPERATIONS.values():
+        states = ", ".join(state for state in STATES if state in row.states)
+        assert f"| `{row.name}` | {row.role} | {states} | {', '.join(row.phases) or 'any'} |" in page, row.name

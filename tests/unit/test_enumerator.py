@@ -56,7 +56,6 @@ from cutline.services.enumerator.events import (
     LimitsOrdered,
     PlaceFound,
     Plan,
-    ReadAgainAsked,
     SplittingFailed,
     StopFound,
     TableDescribed,
@@ -224,14 +223,20 @@ def test_limits_are_shared_by_the_readers_kept_in_the_part_and_told_to_the_next_
     assert again.sent[0] == ("reader-0", Throttle(limits=Limits(rows_per_second=100)))
 
 
-def test_a_table_that_the_lake_has_lost_is_read_again_once_for_each_time_it_is_asked() -> None:
+def test_a_table_that_the_lake_has_lost_is_read_again_once_for_each_generation_that_is_named() -> None:
     bench = EnumeratorBench().begin().split_in(None)
     (table_id,) = bench.machine.tables
-    asked = ReadAgainAsked(table_id=table_id, generation=1)
-    assert [e.generation for e in bench.tell(asked) if isinstance(e, DescribeTable)] == [2]
-    assert bench.tell(asked) == []
+
+    def asked(n: int) -> list[int]:
+        named = {"table": table_id, "generation": 1}
+        command = Command(n=n, kind="read_table_again", arguments=named, by="the Spark writer", at=0.0)
+        effects = bench.tell(CommandTaken(command=command))
+        return [effect.generation for effect in effects if isinstance(effect, DescribeTable)]
+
+    assert (asked(1), asked(2)) == ([2], [])
+    assert bench.machine.refused == {}
     table = bench.machine.tables[table_id]
-    assert (table.phase, table.generation) == ("waiting", 2)
+    assert (table.phase, table.generation, table.cause) == ("waiting", 2, "the lake table lost data")
 
 
 def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:

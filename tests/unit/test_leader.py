@@ -24,9 +24,7 @@ from cutline.services.enumerator.events import (
     Observed,
     OpenEpoch,
     Plan,
-    ReadAgainAsked,
     ReadJournal,
-    SavepointAsked,
     Settings,
     TablesFound,
     WriteEntry,
@@ -385,7 +383,6 @@ def test_services_that_are_gone_again_and_again_are_replaced_at_once() -> None:
 @pytest.mark.parametrize(
     "asks",
     [
-        SavepointAsked(request="p"),
         Observed(held=True, members=(READER, WRITER, MemberSeen(incarnation="r2", role="reader"))),
     ],
 )
@@ -466,14 +463,16 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
 
 def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
     bench = LeaderBench().lead()
-    bench.tell(SavepointAsked(request="please"))
+    bench.leader.request("please")
+    bench.wait(0.0)
     entry = bench.complete()
     assert (entry.kept, entry.request) == (True, "please")
 
 
 def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() -> None:
     bench = LeaderBench().lead()
-    bench.tell(SavepointAsked(request="please"))
+    bench.leader.request("please")
+    bench.wait(0.0)
     entry = bench.complete(inside=True)
     assert (entry.kept, entry.request) == (False, None)
     bench.written()
@@ -487,7 +486,8 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
 @pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause="x"), Observed(held=False, members=())])
 def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     bench = LeaderBench().lead()
-    bench.tell(SavepointAsked(request="please"))
+    bench.leader.request("please")
+    bench.wait(0.0)
     bench.tell(end)
     bench.lead(tail=1)
     bench.wait(0.0)
@@ -634,8 +634,7 @@ def test_an_event_that_a_state_has_no_rule_for_is_refused_and_changes_nothing(st
 
 @pytest.mark.parametrize("state", LeaderState)
 def test_every_state_has_a_rule_for_what_comes_whatever_it_does(state: LeaderState) -> None:
-    asked = {SavepointAsked, ReadAgainAsked}
-    assert TABLE[state].keys() >= {Observed, Ticked, JournalRead, EntryWritten, EntryRefused, EpochFailed, *asked}
+    assert TABLE[state].keys() >= {Observed, Ticked, JournalRead, EntryWritten, EntryRefused, EpochFailed}
 
 
 def test_an_entry_of_ours_in_a_slot_that_it_was_not_meant_for_is_refused() -> None:

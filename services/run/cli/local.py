@@ -68,9 +68,21 @@ def _store_of(pipeline: Path, config: PipelineConfig, workdir: Path | None) -> P
 )
 @click.option("--readers", type=click.IntRange(1, 64), help="Reader processes; workers.readers of PIPELINE by default.")
 @click.option("--writers", type=click.IntRange(1, 64), help="Writer processes; workers.writers of PIPELINE by default.")
+@click.option("--replace", "replaces", is_flag=True, help="Undo live changes: take the definition of PIPELINE.")
 @exit_codes
-def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int | None, writers: int | None) -> None:
-    """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes."""
+def run(
+    pipeline: Path,
+    until: Until | None,
+    workdir: Path | None,
+    readers: int | None,
+    writers: int | None,
+    replaces: bool,
+) -> None:
+    """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes.
+
+    If the stored definition has changed since (a table was added, say), the difference is printed and the stored one
+    taken, or with --replace the file's.
+    """
     config = load(pipeline)
     workers = config.workers.model_copy(
         update={"readers": readers or config.workers.readers, "writers": writers or config.workers.writers}
@@ -78,7 +90,8 @@ def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int 
     config = config.model_copy(update={"workers": workers})
     folder = workdir_of(pipeline, config, workdir)
     with TerminalView(config.name) as view:
-        threads.run(Run(config, Environment.read(), workdir=folder, until=until, view=view).go())
+        running_here = Run(config, Environment.read(), workdir=folder, until=until, view=view, replaces=replaces)
+        threads.run(running_here.go())
 
 
 @click.command()
@@ -147,7 +160,7 @@ def define(pipeline: Path, replaces: bool) -> None:
     config, environment = load(pipeline), Environment.read()
     store_url = environment.need_store_url()
     found = Store(store_url).pipeline(config.name)
-    definition = check(config, store_url=store_url, workdir=None, replaces=replaces)
+    definition = check(config, store_url=store_url, workdir=None, takes="file" if replaces else "same")
     if not replaces or found.definition() in (None, definition):
         found.define(definition)
         click.echo(f"pipeline {config.name} is defined in the store")

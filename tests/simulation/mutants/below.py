@@ -3,7 +3,7 @@ rule; a world of bytes (stream, store, channels) or a file of unit tests must no
 
 from __future__ import annotations
 
-from tests.simulation.mutants import ENUMERATOR, READER, Mutant
+from tests.simulation.mutants import ENUMERATOR, LEADER, READER, Mutant
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 PROGRESS = "services/sources/mysql/binlog/progress.py"
@@ -13,6 +13,8 @@ DML = "services/sources/mysql/binlog/dml.py"
 XA = "services/sources/mysql/binlog/xa.py"
 STORE = "common/store/store.py"
 BACKENDS = "common/store/backends.py"
+LIVES = "common/store/lives.py"
+HOST = "common/mesh/host.py"
 STAGING_FILE = "common/store/staging_file.py"
 STAGING = "services/writer/staging.py"
 CHANNELS = "common/mesh/channels.py"
@@ -40,6 +42,62 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 
 BELOW = (
+    unit(
+        "a life begins although the one before has not ended",
+        LIVES,
+        "            if newest and not numbers[newest]:\n",
+        "            if False:\n",
+        "test_lives.py",
+    ),
+    unit(
+        "a creation that was late does not look whether its record is the newest",
+        LIVES,
+        "if self._put(life) and max(self._numbers()[name]) == life.number:",
+        "if self._put(life):",
+        "test_lives.py::test_a_creation_whose_number_was_used_and_removed_is_no_life",
+    ),
+    unit(
+        "a definition put into a life that has ended counts",
+        STORE,
+        "            if not lives.has_ended(life):\n                return made",
+        "            return made",
+        "test_lives.py::test_a_creation_that_comes_after_the_deletion_of_its_life_begins_another",
+    ),
+    unit(
+        "all lives of a name have one folder",
+        LIVES,
+        'folder=f"{name}.{drawn}", at=time.time())',
+        "folder=name, at=time.time())",
+        "test_lives.py",
+    ),
+    unit(
+        "the sweep removes the folder of the newest life",
+        LIVES,
+        "            if life is not None and (life.folder != folder or numbers[life.number]):",
+        "            if life is not None:",
+        "test_lives.py::test_a_sweep_removes_what_is_left_of_ended_lives_and_nothing_else",
+    ),
+    unit(
+        "a member joins the epoch of a life that is not the current one",
+        HOST,
+        "life = await in_store(self.store.life, key)",
+        "life = await in_store(lambda: self.store.pipeline(pipeline).life)",
+        "test_host.py",
+    ),
+    unit(
+        "a name counts as durable though its folder's fsync failed",
+        BACKENDS,
+        "if location in self._unsynced:",
+        "if False:",
+        "test_store.py::test_a_name_whose_folder_was_not_made_durable_is_by_the_repeated_call",
+    ),
+    unit(
+        "a journal that refuses every entry is asked without a pause",
+        LEADER,
+        "            return self._failed(cause, now, halts=False, lost=Loss.NOTHING)",
+        "            return self._next_epoch(cause)",
+        "test_leader.py::test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_the_true_cause",
+    ),
     unit(
         "a word of the stop that was in flight is not restored",
         ENUMERATOR,

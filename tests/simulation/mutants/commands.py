@@ -8,6 +8,7 @@ from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mu
 AGENDA = "services/enumerator/agenda.py"
 CHANNELS = "common/mesh/channels.py"
 DEFINITIONS = "common/store/definitions.py"
+RULES = "common/commands/rules.py"
 SILENCE = "common/mesh/silence.py"
 
 COMMANDS: tuple[Mutant, ...] = (
@@ -52,6 +53,16 @@ COMMANDS: tuple[Mutant, ...] = (
         LEADER,
         "                return self._to_the_enumerator(LimitsOrdered(limits=limits), now)\n",
         "                pass\n",
+    ),
+    Mutant(
+        "the last savepoint of one `cutline run` ends the checkpoints of every mesh",
+        ((LEADER, "or (run is not None and run == self._part_of)", "or run is not None"),),
+        tests="test_agenda.py",
+    ),
+    Mutant(
+        "a halted pipeline is not resumed, though it is started",
+        ((RULES, 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
+        tests="test_command_rules.py",
     ),
     Mutant(
         "a definition that failed counts as the newest version",

@@ -1,5 +1,6 @@
 // Every live operation: what it is called, when it is possible, what it will do, and the call that asks for it.
 import { pipelinePath } from "./api.js";
+import { RULES } from "./rules.js";
 import { count, label, plural, span } from "./format.js";
 
 export const ROLES = ["viewer", "operator", "admin"];
@@ -7,10 +8,9 @@ export const may = (me, role) => ROLES.indexOf(me?.role ?? "viewer") >= ROLES.in
 
 const at = (context, rest) => pipelinePath(context.pipeline.name, rest);
 const tableAt = (context, rest) => at(context, `/tables/${encodeURIComponent(context.table.table)}${rest}`);
-const halted = (pipeline) => (pipeline.halted ? "the pipeline has halted: start it again first" : null);
-const notWhile = (modes) => ({ pipeline }) => (modes.includes(pipeline.mode) ? `the pipeline is ${pipeline.mode}` : null);
-const only = (modes, why) => ({ pipeline }) => (modes.includes(pipeline.mode) ? halted(pipeline) : why);
-const inPhases = (phases, why) => (context) => halted(context.pipeline) ?? notWhile(["stopped", "deleting"])(context) ?? (phases.includes(context.table.phase) ? null : why(context.table));
+const stateOf = (pipeline) => ((pipeline.mode ?? "running") === "running" && pipeline.halted ? "halted" : (pipeline.mode ?? "running"));
+/** Why the API would refuse it now, by the rules that the leader has too; null if it would not. */
+const byRules = (name) => ({ pipeline, table }) => RULES[name].states[stateOf(pipeline)] ?? (table ? RULES[name].phases[table.phase]?.replace("{table}", table.table) : null) ?? null;
 const limit = (text) => (text === "" || text === null || text === undefined ? null : Number(text));
 
 /**
@@ -19,8 +19,8 @@ const limit = (text) => (text === "" || text === null || text === undefined ? nu
  */
 export const OPERATIONS = {
   pause: {
-    title: "Pause the pipeline", short: "Pause", note: "hold everything where it is", icon: "pause", tone: "paused", role: "operator",
-    when: only(["running"], "the pipeline does not run"),
+    title: "Pause the pipeline", short: "Pause", note: "hold everything where it is", icon: "pause", tone: "paused", role: RULES.pause.role,
+    when: byRules("pause"),
     says: ({ pipeline }) => [
       "Readers stop reading the source: snapshots and the binlog wait at their positions.",
       "The lake keeps what it shows now; nothing is lost, and resuming goes on from here.",
@@ -29,27 +29,27 @@ export const OPERATIONS = {
     send: (context) => ["POST", at(context, "/pause")],
   },
   resume: {
-    title: "Resume the pipeline", short: "Resume", note: "go on from where it was paused", icon: "play", tone: "live", role: "operator",
-    when: only(["paused"], "the pipeline is not paused"),
+    title: "Resume the pipeline", short: "Resume", note: "go on from where it was paused", icon: "play", tone: "live", role: RULES.resume.role,
+    when: byRules("resume"),
     says: () => ["Readers go on from their positions; the lake catches up with the source.", "Tables that were paused one by one stay paused."],
     send: (context) => ["POST", at(context, "/resume")],
   },
   stop: {
-    title: "Stop with a savepoint", short: "Stop", note: "take a savepoint, then end the mesh", icon: "stop", tone: "paused", role: "operator",
-    when: notWhile(["stopped", "deleting"]),
+    title: "Stop with a savepoint", short: "Stop", note: "take a savepoint, then end the mesh", icon: "stop", tone: "paused", role: RULES.stop.role,
+    when: byRules("stop"),
     says: () => ["A last checkpoint is taken and kept as a savepoint, with a tag on each live table.", "Then the mesh ends. Starting again goes on from that savepoint, if the source still has its binlog."],
     fields: [{ name: "savepoint", label: "Name of the savepoint", optional: true, placeholder: "before-upgrade" }],
     send: (context, values) => ["POST", at(context, "/stop"), { savepoint: values.savepoint || null }],
   },
   start: {
-    title: "Start the pipeline", short: "Start", note: "go on from the last checkpoint", icon: "play", tone: "live", role: "operator",
-    when: ({ pipeline }) => (pipeline.mode === "stopped" || pipeline.halted ? null : "the pipeline is not stopped"),
+    title: "Start the pipeline", short: "Start", note: "go on from the last checkpoint", icon: "play", tone: "live", role: RULES.start.role,
+    when: byRules("start"),
     says: ({ pipeline }) => [`A new epoch begins from checkpoint ${label(pipeline.checkpoint)}.`, "The lake catches up with everything that changed since."],
     send: (context) => ["POST", at(context, "/start")],
   },
   restore: {
-    title: "Restore a checkpoint", short: "Restore", note: "go back to an earlier state, and on from there", icon: "back", tone: "quarantined", role: "operator",
-    when: notWhile(["deleting"]),
+    title: "Restore a checkpoint", short: "Restore", note: "go back to an earlier state, and on from there", icon: "back", tone: "quarantined", role: RULES.restore.role,
+    when: byRules("restore"),
     says: ({ checkpoint, pipeline }) => [
       `A new epoch begins from checkpoint ${label(checkpoint?.number)}${pipeline.checkpoint > checkpoint?.number ? `; those after it, up to ${label(pipeline.checkpoint)}, leave the chain` : ""}.`,
       "The binlog is read again from there: the source must still have it.",
@@ -58,8 +58,8 @@ export const OPERATIONS = {
     send: (context, values) => ["POST", at(context, "/restore"), { checkpoint: context.checkpoint?.number ?? limit(values.checkpoint) }],
   },
   read_again: {
-    title: "Read every table again", short: "Read again", note: "new generations, from the source's present position", icon: "again", tone: "snapshot", role: "operator",
-    when: notWhile(["deleting"]),
+    title: "Read every table again", short: "Read again", note: "new generations, from the source's present position", icon: "again", tone: "snapshot", role: RULES.read_again.role,
+    when: byRules("read_again"),
     says: ({ pipeline }) => [
       "Every table begins its next generation: all rows are read from the source again, and the binlog from its present position on.",
       "The lake shows its present content until the new rows are complete; rows that vanished at the source vanish then.",
@@ -68,26 +68,27 @@ export const OPERATIONS = {
     send: (context) => ["POST", at(context, "/read-again")],
   },
   checkpoint: {
-    title: "Take a checkpoint now", short: "Checkpoint now", note: "don't wait for the interval", icon: "cut", tone: "snapshot", role: "operator",
-    when: only(["running", "paused"], "the pipeline does not run"),
+    title: "Take a checkpoint now", short: "Checkpoint now", note: "don't wait for the interval", icon: "cut", tone: "snapshot", role: RULES.checkpoint.role,
+    when: byRules("checkpoint"),
     says: () => ["Markers go through the mesh at once; the lake shows that cut as soon as it is applied.", "Nothing stops for it."],
     send: (context) => ["POST", at(context, "/checkpoints"), {}],
   },
   savepoint: {
-    title: "Take a savepoint", short: "Savepoint", note: "a checkpoint that is kept, with tags in the lake", icon: "flag", tone: "snapshot", role: "operator",
-    when: only(["running", "paused"], "the pipeline does not run"),
+    title: "Take a savepoint", short: "Savepoint", note: "a checkpoint that is kept, with tags in the lake", icon: "flag", tone: "snapshot", role: RULES.savepoint.role,
+    when: byRules("savepoint"),
     says: ({ pipeline }) => ["A checkpoint is taken and kept, with a tag on each live table.", `The newest ${plural(pipeline.definition?.retention?.savepoints ?? 10, "savepoint")} are kept; an older one may go.`],
     fields: [{ name: "name", label: "Name", optional: true, placeholder: "end-of-quarter" }],
     send: (context, values) => ["POST", at(context, "/savepoints"), { name: values.name || null }],
   },
   delete_savepoint: {
-    title: "Delete a savepoint", short: "Delete", icon: "bin", tone: "quarantined", role: "operator", danger: true,
+    title: "Delete a savepoint", short: "Delete", icon: "bin", tone: "quarantined", role: RULES.delete_savepoint.role, danger: true,
+    when: byRules("delete_savepoint"),
     says: ({ checkpoint }) => [`Savepoint ${label(checkpoint.number)}${checkpoint.name ? ` (${checkpoint.name})` : ""} can no longer be restored.`, "Its tags go from the lake tables; their files go after the grace period if no other snapshot needs them."],
     send: (context) => ["DELETE", at(context, `/savepoints/${context.checkpoint.number}`)],
   },
   limits: {
-    title: "Set the limits", short: "Limits", note: "how fast the source may be read", icon: "gauge", tone: "snapshot", role: "operator",
-    when: notWhile(["deleting"]),
+    title: "Set the limits", short: "Limits", note: "how fast the source may be read", icon: "gauge", tone: "snapshot", role: RULES.limits.role,
+    when: byRules("limits"),
     says: () => ["All readers together keep these limits on SELECT from now on; the binlog is not limited.", "Leave a field empty for no limit."],
     fields: [
       { name: "rows_per_second", label: "Rows a second", type: "number", optional: true, initial: ({ pipeline }) => pipeline.limits?.rows_per_second ?? "" },
@@ -96,33 +97,33 @@ export const OPERATIONS = {
     send: (context, values) => ["PUT", at(context, "/limits"), { rows_per_second: limit(values.rows_per_second), bytes_per_second: limit(values.bytes_per_second) }],
   },
   add_table: {
-    title: "Add a table", short: "Add a table", note: "with its history, while the others go on", icon: "plus", tone: "live", role: "operator",
-    when: notWhile(["stopped", "deleting"]),
+    title: "Add a table", short: "Add a table", note: "with its history, while the others go on", icon: "plus", tone: "live", role: RULES.add_table.role,
+    when: byRules("add_table"),
     says: (_, values) => [`${values.table || "The table"} joins with its history: it is read in chunks, catches up, and then goes live.`, "The other tables go on. The definition gets a new version."],
     fields: [{ name: "table", label: "Table", placeholder: "shop.orders", required: true, hint: "database.table, as the source spells it" }],
     send: (context, values) => ["POST", at(context, "/tables"), { table: values.table }],
   },
   remove_table: {
-    title: "Remove the table", short: "Remove", note: "stop copying it; its lake table stays", icon: "minus", tone: "quarantined", role: "operator", danger: true,
-    when: notWhile(["deleting"]),
+    title: "Remove the table", short: "Remove", note: "stop copying it; its lake table stays", icon: "minus", tone: "quarantined", role: RULES.remove_table.role, danger: true,
+    when: byRules("remove_table"),
     says: ({ table }) => [`${table.table} is no longer copied. Its lake table stays, with the content of the last publication.`, "The definition gets a new version; adding the table later reads it from the beginning."],
     send: (context) => ["DELETE", tableAt(context, "")],
   },
   pause_table: {
-    title: "Pause the table", short: "Pause", note: "its lake table keeps its content", icon: "pause", tone: "paused", role: "operator",
-    when: inPhases(["waiting", "snapshot", "catch-up", "live"], (table) => `the table is ${table.phase}`),
+    title: "Pause the table", short: "Pause", note: "its lake table keeps its content", icon: "pause", tone: "paused", role: RULES.pause_table.role,
+    when: byRules("pause_table"),
     says: ({ table }) => [`${table.table} stays at its last publication in the lake.`, "All other tables go on. Resuming brings it back into the common cut."],
     send: (context) => ["POST", tableAt(context, "/pause")],
   },
   resume_table: {
-    title: "Resume the table", short: "Resume", note: "bring it back into the cut", icon: "play", tone: "live", role: "operator",
-    when: inPhases(["paused"], () => "the table is not paused"),
+    title: "Resume the table", short: "Resume", note: "bring it back into the cut", icon: "play", tone: "live", role: RULES.resume_table.role,
+    when: byRules("resume_table"),
     says: ({ table }) => [`${table.table} catches up with the source, then shows the same cut as the other tables.`],
     send: (context) => ["POST", tableAt(context, "/resume")],
   },
   read_table_again: {
-    title: "Read the table again", short: "Read again", note: "a new generation, from its beginning", icon: "again", tone: "snapshot", role: "operator",
-    when: inPhases(["snapshot", "catch-up", "live", "quarantined", "paused"], (table) => `the table is ${table.phase}`),
+    title: "Read the table again", short: "Read again", note: "a new generation, from its beginning", icon: "again", tone: "snapshot", role: RULES.read_table_again.role,
+    when: byRules("read_table_again"),
     says: ({ table }) => [
       `${table.table} begins generation ${label((table.generation ?? 1) + 1)}: ${table.rows_estimate ? `about ${plural(table.rows_estimate, "row")} are` : "all rows are"} read from the source again.`,
       "The lake shows its present rows until the new ones are complete, then changes over in one publication.",
@@ -130,32 +131,32 @@ export const OPERATIONS = {
     send: (context) => ["POST", tableAt(context, "/read-again")],
   },
   retry_table: {
-    title: "Retry the table", short: "Retry", note: "after its fault is mended", icon: "again", tone: "live", role: "operator",
-    when: inPhases(["quarantined"], () => "the table is not quarantined"),
+    title: "Retry the table", short: "Retry", note: "after its fault is mended", icon: "again", tone: "live", role: RULES.retry_table.role,
+    when: byRules("retry_table"),
     says: ({ table }) => [`Cutline tries ${table.table} again with the next checkpoint.`, ...(table.cause ? [`It was quarantined because: ${table.cause}.`, "If that is not mended, it is quarantined again; the other tables don't notice."] : [])],
     send: (context) => ["POST", tableAt(context, "/retry")],
   },
   forget_table: {
-    title: "Forget the table", short: "Forget", note: "take it off the list; its lake table stays", icon: "bin", tone: "dropped", role: "operator",
-    when: inPhases(["dropped"], () => "only a dropped or removed table can be forgotten"),
+    title: "Forget the table", short: "Forget", note: "take it off the list; its lake table stays", icon: "bin", tone: "dropped", role: RULES.forget_table.role,
+    when: byRules("forget_table"),
     says: ({ table }) => [`${table.table} disappears from this list. Its lake table stays as it is.`],
     send: (context) => ["POST", tableAt(context, "/forget")],
   },
   cancel_table: {
-    title: "Cancel adding the table", short: "Cancel", note: "while it is not live yet", icon: "cross", tone: "quarantined", role: "operator",
-    when: inPhases(["waiting", "snapshot", "catch-up"], (table) => `the table is ${table.phase}`),
+    title: "Cancel adding the table", short: "Cancel", note: "while it is not live yet", icon: "cross", tone: "quarantined", role: RULES.cancel_table.role,
+    when: byRules("cancel_table"),
     says: ({ table }) => [`Reading ${table.table} ends, and the definition excludes it.`, "Nothing of it was shown in the lake yet, if this is its first generation."],
     send: (context) => ["POST", tableAt(context, "/cancel")],
   },
   accept_lake: {
-    title: "Keep the commits of others", short: "Accept", note: "keep what another user committed to the lake table", icon: "check", tone: "live", role: "operator",
-    when: inPhases(["quarantined"], () => "no commit of others waits for a choice"),
+    title: "Keep the commits of others", short: "Accept", note: "keep what another user committed to the lake table", icon: "check", tone: "live", role: RULES.lake.role,
+    when: byRules("lake"),
     says: ({ table }) => [`What another user committed to the lake table ${table.table} stays, and Cutline goes on from it.`, "Rows that were changed there may differ from the source until the source changes them."],
     send: (context) => ["POST", tableAt(context, "/lake"), { choice: "accept", seen: context.table.seen ?? null }],
   },
   overwrite_lake: {
-    title: "Overwrite the commits of others", short: "Overwrite", note: "bring back what the source has", icon: "back", tone: "quarantined", role: "operator", danger: true,
-    when: inPhases(["quarantined"], () => "no commit of others waits for a choice"),
+    title: "Overwrite the commits of others", short: "Overwrite", note: "bring back what the source has", icon: "back", tone: "quarantined", role: RULES.lake.role, danger: true,
+    when: byRules("lake"),
     says: ({ table }) => [`What another user committed to the lake table ${table.table} is replaced by what the source has.`],
     send: (context) => ["POST", tableAt(context, "/lake"), { choice: "overwrite", seen: context.table.seen ?? null }],
   },
@@ -165,14 +166,14 @@ export const OPERATIONS = {
     send: (context) => ["POST", at(context, `/commands/${context.command.number}/cancel`)],
   },
   restore_version: {
-    title: "Bring this version back", short: "Restore", icon: "back", tone: "snapshot", role: "admin",
-    when: notWhile(["deleting"]),
+    title: "Bring this version back", short: "Restore", icon: "back", tone: "snapshot", role: RULES.restore_version.role,
+    when: byRules("restore_version"),
     says: ({ version, pipeline }) => [`A new version is made with the content of version ${label(version)}; version ${label(pipeline.version)} stays in the history.`, "It is in force after the next checkpoint."],
     send: (context) => ["POST", at(context, `/versions/${context.version}/restore`)],
   },
   delete: {
-    title: "Delete the pipeline", short: "Delete", note: "end it and remove its state", icon: "bin", tone: "quarantined", role: "admin", danger: true,
-    when: notWhile(["deleting"]),
+    title: "Delete the pipeline", short: "Delete", note: "end it and remove its state", icon: "bin", tone: "quarantined", role: RULES.delete.role, danger: true,
+    when: byRules("delete"),
     says: (_, values) => ["The mesh ends, and the pipeline's journal, checkpoints and staged files are deleted from the store.", values.purge ? "The lake tables that it wrote are dropped, with their data." : "The lake tables stay, with the content of the last publication.", "This can't be undone."],
     fields: [
       { name: "purge", label: "Also drop the lake tables that it wrote", type: "check" },
