@@ -102,6 +102,7 @@ class Incarnation:
         workers = threads or max(2, min(8, os.cpu_count() or 2))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="cutline-table", initializer=noted)
         self._files = ThreadPoolExecutor(4, thread_name_prefix="cutline-file", initializer=noted)
+        Publications(lake, 0).check_holder()
         w = lake.w = store.claim()
         kept = retention or RetentionConfig()
         lake.grace_began = lambda: clock() - kept.grace_seconds

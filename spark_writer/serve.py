@@ -22,13 +22,14 @@ from cutline.common.commands import rules
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
-from cutline.common.store.lives import Key, name_of
+from cutline.common.store.lives import Key, Life, name_of
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer import catalogue, session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.engine import SPARK
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.owner import Owner
 from cutline.spark_writer.iceberg.purging import purge
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -162,6 +163,11 @@ def _check(spark: Any) -> None:
         raise Unavailable("Spark has stopped; starting again")
 
 
+def owner_of(life: Life, config: PipelineConfig) -> Owner:
+    """A life of a pipeline as its lake knows it."""
+    return Owner(name=life.name, id=life.id, carried_over=life.carried_over, adopts=config.sink.adopt)
+
+
 def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) -> PipelineApplier:
     name = pipeline.name
 
@@ -173,7 +179,7 @@ def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) ->
             raise ConfigError(*faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(spark, definition["sink"])
-        return Lake(own, name, config.options_of, config.sink.format_version), config
+        return Lake(own, owner_of(pipeline.life, config), config.options_of, config.sink.format_version), config
 
     return PipelineApplier(pipeline, open_lake, lead, metrics_tables=Environment.read().metrics_tables)
 
@@ -328,7 +334,7 @@ class PipelineApplier:
         orders = self._store.commands.orders()
         if orders.purge and not self._store.purged():
             version = orders.definition if self._store.definition(orders.definition) is not None else 1
-            dropped = purge(self._open_lake(version)[0])
+            dropped = purge(self._open_lake(version)[0], self._store.deleting)
             logger.warning("pipeline %s is deleted: dropped its %d lake tables", self._store.name, len(dropped))
             self._store.put_purged()
         return True

@@ -329,7 +329,7 @@ class Upkeep:
         lake, w = self._lake, self._progress.w
         try:
             table = self._publications.load() if table_id == PUBLICATIONS else lake.load(table_id)
-            removed = [] if table is None else remove_orphans(table, lake.pipeline, w=w, before=before)
+            removed = [] if table is None else remove_orphans(table, lake.owner, w=w, before=before)
         except Exception as error:
             logger.warning(
                 "pipeline %s: files in %s were not looked at: %s", lake.pipeline, table_id, first_line(error)

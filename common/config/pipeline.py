@@ -319,6 +319,11 @@ class SinkConfig(Strict):
         exclude_if=lambda version: version == 3,
         description="Iceberg format version of the lake's tables; 2 for engines that can't read deletion vectors",
     )
+    adopt: bool = Field(
+        default=False,
+        exclude_if=lambda adopt: not adopt,
+        description="take over lake tables of another pipeline of this name, which was deleted or is in another store",
+    )
 
 
 class WorkersConfig(Strict):

@@ -16,7 +16,7 @@ from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
 from cutline.common.table_id import meant, table_id_of
 
-OWNER_PROPERTY = "cutline.pipeline"
+OWNER_PROPERTY, ID_PROPERTY = "cutline.pipeline", "cutline.id"
 CATALOG_FILE = "catalog.db"
 
 
@@ -63,14 +63,16 @@ def where(config: PipelineConfig, table: str) -> str:
     return files[table]
 
 
-def owners(config: PipelineConfig) -> Iterator[tuple[str, str | None]]:
-    """Yield (table, pipeline that owns it, None if Cutline did not make it) for each table of the lake.
+def owners(config: PipelineConfig) -> Iterator[tuple[str, str | None, str | None]]:
+    """Yield (table, pipeline that owns it, None if Cutline did not make it, the id of its life, None if it has none)
+    for each table of the lake.
 
     A metadata file that can't be read is skipped: Spark will report its fault.
     """
     for table, location in metadata_files(config).items():
         try:
             metadata = json.loads(Path(location).read_text(encoding="utf-8"))
-            yield table, metadata["properties"].get(OWNER_PROPERTY)
+            properties = metadata["properties"]
+            yield table, properties.get(OWNER_PROPERTY), properties.get(ID_PROPERTY)
         except (OSError, ValueError, KeyError):
             continue

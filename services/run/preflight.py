@@ -76,17 +76,25 @@ def check(
         config = PipelineConfig.from_definition({**stored, "source": config.definition()["source"]})
         sink = config.definition()["sink"]
     try:
-        for table, owner in lake.owners(config):
+        life = store.pipeline(config.name).life if known is not None else None
+        for table, owner, made_by in lake.owners(config):
             if owner != config.name and config.select([table]) and not is_own(table):
                 relation = f"belongs to the pipeline {owner!r}" if owner else "was not made by Cutline"
                 faults.append(
                     f"the table {table} in the warehouse {config.sink.warehouse} {relation}; choose another warehouse"
                 )
-            elif owner == config.name and known is None and not faults:
-                faults.append(
-                    f"the warehouse {config.sink.warehouse} has tables of the pipeline {owner!r}, which is not in the "
-                    f"store {redacted(store_url)}; use the store that belongs to this warehouse, or another warehouse"
-                )
+            elif owner == config.name and not config.sink.adopt and not faults:
+                if life is None:
+                    faults.append(
+                        f"the warehouse {config.sink.warehouse} has tables of a pipeline {owner!r} that is not in the "
+                        f"store {redacted(store_url)}; use the store that belongs to this warehouse, set `sink:"
+                        " {adopt: true}` to take the tables over, or choose another warehouse"
+                    )
+                elif made_by != life.id and not (made_by is None and life.carried_over):
+                    faults.append(
+                        f"the warehouse {config.sink.warehouse} has tables of an earlier pipeline {owner!r}; set `sink:"
+                        " {adopt: true}` to take them over, remove them from the lake, or choose another warehouse"
+                    )
     except ConfigError as error:
         if not config.sink.catalog and "://" not in config.sink.warehouse:  # else catalogue.faults says what is wrong
             faults += error.faults

@@ -19,7 +19,8 @@ from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
 from cutline.spark_writer.iceberg.naming import folder_name, leads_elsewhere
 from cutline.spark_writer.iceberg.objects import Rights, grant, is_secret
-from cutline.spark_writer.iceberg.table import FORMAT_VERSION, OWNER, SOURCE, VERSION, LakeTable, TableFault
+from cutline.spark_writer.iceberg.owner import Owner
+from cutline.spark_writer.iceberg.table import FORMAT_VERSION, SOURCE, VERSION, LakeTable, TableFault
 from cutline.spark_writer.iceberg.versions import LEAST, VERSIONS
 from cutline.spark_writer.session import CATALOG
 
@@ -42,7 +43,7 @@ class Lake:
     def __init__(
         self,
         session: SparkSession,
-        pipeline: str,
+        owner: Owner,
         options_of: Callable[[str], TableOptions] = lambda table_id: TableOptions(tables="*.*"),
         format_version: int = FORMAT_VERSION,
     ) -> None:
@@ -52,7 +53,8 @@ class Lake:
         option, and of Cutline's own table.
         """
         self.session = session
-        self.pipeline = pipeline
+        self.owner = owner
+        self.pipeline = pipeline = owner.name
         self._options_of = options_of
         self._dead_rows = DeadRows()
         self.w = 0
@@ -115,7 +117,7 @@ class Lake:
                     )
                 return None
             table = self.table(table_id, self.catalog.loadTable(identifier))
-            table.check_owner()
+            table.claim()
         return table
 
     def _has_view(self, identifier: Any) -> bool:
@@ -132,13 +134,13 @@ class Lake:
         version = str(self._version_of(table_id))
         properties = {
             **self._options_of(table_id).properties,
-            OWNER: self.pipeline,
+            **self.owner.properties,
             SOURCE: table_id,
             VERSION: version,
             "format-version": version,
         }
         table = self.table(table_id, self.create(database, name, no_columns, properties))
-        table.check_owner()
+        table.claim()
         return table
 
     def create(self, namespace: str, name: str, schema: Any, properties: Mapping[str, str]) -> Any:
@@ -186,7 +188,7 @@ class Lake:
             grant(place, properties)
         return LakeTable(
             self.jvm,
-            self.pipeline,
+            self.owner,
             table_id,
             java,
             rights=rights,

@@ -5,8 +5,9 @@ bytes. `folder_name` spells each as a name that file systems, object stores and 
 other name's. Ordinary names stay as they are.
 
 A file's name says which start wrote it, for which table:
-`cutline-{pipeline}-{w}-{table}-{random}.{kind}`, where `{table}` is the end of the table's UUID in Iceberg: tables may
-share a folder, and a table that was dropped and made anew is another one.
+`cutline-{id}-{w}-{table}-{random}.{kind}`, where `{id}` is that of the pipeline's life (in files of versions without
+ids: its name), and `{table}` is the end of the table's UUID in Iceberg: tables may share a folder, and a table that was
+dropped and made anew is another one.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ def leads_elsewhere(name: str) -> bool:
     return not name.strip(". ") or any(letter in "/\\" or ord(letter) < 0x20 for letter in name)
 
 
-def file_prefix(pipeline: str, w: int, uuid: str) -> str:
-    """Return how the names of the files begin that start `w` writes for the table with this UUID."""
-    return f"cutline-{pipeline}-{w}-{uuid[-12:]}-"
+def file_prefix(life: str, w: int, uuid: str) -> str:
+    """Return how the names of the files begin that start `w` of a life writes for the table with this UUID."""
+    return f"cutline-{life}-{w}-{uuid[-12:]}-"
 
 
-def start_of(name: str, pipeline: str, uuid: str) -> int | None:
-    """Return the number of the start that wrote a file of this name for this pipeline and table; None: another did."""
-    known = rf"cutline-{re.escape(pipeline)}-(\d+)-{re.escape(uuid[-12:])}-[0-9a-f]{{32}}\.[a-z]+"
+def writer_of(name: str, uuid: str) -> tuple[str, int] | None:
+    """Return who wrote a file of this name for this table: the id of the life, or the pipeline's name, and the number
+    of the start. None: the name is not of ours, or for another table."""
+    known = rf"cutline-([A-Za-z0-9][A-Za-z0-9_-]*)-(\d+)-{re.escape(uuid[-12:])}-[0-9a-f]{{32}}\.[a-z]+"
     match = re.fullmatch(known, name)
-    return None if match is None else int(match[1])
+    return None if match is None else (match[1], int(match[2]))

@@ -1,13 +1,14 @@
 """Finds and removes the files that starts of the Spark writer which were killed have left in a lake table.
 
 A start writes data files, deletion vectors and manifests first, and then commits them. If it is killed in between, no
-snapshot names them, so no expiry finds them. Their names say whose they are (naming.py): pipeline, start w, table.
+snapshot names them, so no expiry finds them. Their names say whose they are (naming.py): life, start w, table.
 Iceberg itself names manifests; those of one commit share a random word in their names, so they are ours if one of them
 names an orphan of ours.
 
-**Only this is removed**: a file that Cutline named for this pipeline and this table, of a start before the present one,
-older than the grace, and named by no snapshot that the table still has, whichever ref holds it and whoever made it:
-savepoints, branches and commits of others included. Files of others have other names, and stay. Manifests go before
+**Only this is removed**: a file that Cutline named for this pipeline and this table, of a start before the present one
+(in a table that was taken over also of its earlier lives, which the table names), older than the grace, and named by no
+snapshot that the table still has, whichever ref holds it and whoever made it: savepoints, branches and commits of
+others included. Files of others have other names, and stay. Manifests go before
 the data files that prove whose they are, so a removal that is cut short goes on the next time.
 
 **Why a start that still runs loses nothing.** Files of the present start are never looked at. An older one (a zombie,
@@ -33,8 +34,9 @@ import pyarrow.fs
 from cutline.spark_writer.iceberg.durable import local_path
 from cutline.spark_writer.iceberg.files import open_input, remove_file
 from cutline.spark_writer.iceberg.jvm import failing_as
-from cutline.spark_writer.iceberg.naming import start_of
+from cutline.spark_writer.iceberg.naming import writer_of
 from cutline.spark_writer.iceberg.objects import file_system
+from cutline.spark_writer.iceberg.owner import EARLIER, Owner, earlier_of
 from cutline.spark_writer.iceberg.table import LakeTable
 
 _MANIFEST = re.compile(r"(?:snap-\d+-\d+-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-m\d+)?\.avro")
@@ -44,16 +46,22 @@ _AVRO = b"Obj\x01"
 _SYNC_BYTES = 16
 
 
-def remove_orphans(table: LakeTable, pipeline: str, *, w: int, before: float) -> list[str]:
-    """Remove what starts before `w` left in the table before the time `before`; return the paths.
+def remove_orphans(table: LakeTable, owner: Owner, *, w: int, before: float) -> list[str]:
+    """Remove what starts before `w`, and earlier lives, left in the table before the time `before`; return the paths.
 
     Call it for a table whose work in the newest publication is on the branch of start `w`.
     """
     with failing_as(f"the files of {table.table_id} could not be compared with its snapshots"):
         table.refresh()
         data, metadata = (_listed(folder, before) for folder in _folders(table))
-        starts = {path: start_of(_name(path), pipeline, table.uuid) for path in data}
-        older = [path for path, start in starts.items() if start is not None and start < w]
+        writers = {path: writer_of(_name(path), table.uuid) for path in data}
+        ours = {owner.id, *([owner.name] if owner.carried_over else [])}
+        earlier = earlier_of(table.metadata().property(EARLIER, None))
+        older = [
+            path
+            for path, writer in writers.items()
+            if writer is not None and (writer[1] < w if writer[0] in ours else writer[0] in earlier)
+        ]
         if not older:
             return []
         table.refresh()

@@ -6,10 +6,13 @@ every N. The first publication that a start writes has all tables, so rows of pu
 appear in the view's later cuts; it replaces the rows that an earlier start may have written of it. Later ones are
 appended, since an overwrite reads the manifests of all publications before.
 
-**No row comes twice.** A start's first write puts its w into the table's property `cutline.w.{pipeline}`, and each
-append is one swap with the check that this w still stands there. So a start that was suspended between a publication
-and its rows appends nothing once another start has written that publication anew. Equality is enough, as each start
-writes there first; and a pipeline that was removed and defined again may begin at w = 1.
+**No row comes twice.** A start's first write puts its life's id and its w into the table's property
+`cutline.w.{pipeline}`, and each append is one swap with the check that these still stand there. So a start that was
+suspended between a publication and its rows appends nothing once another start has written that publication anew.
+Equality is enough, as each start writes there first.
+
+**A name has rows of one life.** Where the property names another life of the pipeline (owner.py), a start ends before
+it has written anything, or takes the name over if it may: its first write then replaces all rows of the name.
 
 **Rows go with their publications** (`Publications.tidy`). Where retention keeps publications up to the oldest one that
 can be restored, the rows up to that one become those of the kept ones: each with all tables that changed since the kept
@@ -31,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common.config import reserved
-from cutline.common.errors import Unavailable
+from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import Publication, changes
@@ -40,6 +43,7 @@ from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.maintenance import expire
+from cutline.spark_writer.iceberg.owner import Relation
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.session import CATALOG
 
@@ -119,20 +123,20 @@ class Publications:
         def prepare(transaction: Any) -> Any:
             if before is not None:
                 return transaction.newAppend().appendFile(*added)
-            transaction.updateProperties().set(self._writer, str(self._w)).commit()
+            name, life = self._holder(table.metadata())
+            transaction.updateProperties().set(self._writer, self._mark).commit()
             gone = pa.array([*left, record.n], pa.int64())
-            between = self._rows_where(
-                self._expressions.greaterThanOrEqual("checkpoint", min([*left, record.n])),
-                self._expressions.lessThanOrEqual("checkpoint", max([*left, record.n])),
+            between, is_gone = (
+                self._rows_where(
+                    self._expressions.greaterThanOrEqual("checkpoint", min([*left, record.n])),
+                    self._expressions.lessThanOrEqual("checkpoint", max([*left, record.n])),
+                ),
+                lambda found: pc.is_in(found, value_set=gone),
             )
+            if self._lake.owner.relation(name, life) == Relation.ADOPTED:
+                between, is_gone = self._rows_where(), pc.is_valid
             candidates = self._files(table, between)
-            kept = dict(
-                zip(
-                    candidates,
-                    _read(list(candidates), pipeline, lambda found: pc.is_in(found, value_set=gone)),
-                    strict=True,
-                )
-            )
+            kept = dict(zip(candidates, _read(list(candidates), pipeline, is_gone), strict=True))
             replaced = {path: file for path, file in candidates.items() if len(kept[path]) < file.recordCount()}
             others = pa.concat_tables([_ARROW.empty_table(), *(kept[path] for path in replaced)])
             return _overwrite(transaction, replaced, [*added, *_written(table, others)])
@@ -142,6 +146,32 @@ class Publications:
     @property
     def _writer(self) -> str:
         return f"cutline.w.{self._lake.pipeline}"
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._lake.owner.id}/{self._w}"
+
+    def _holder(self, metadata: Any) -> tuple[str | None, str | None]:
+        """The name, if there are rows of it, and the id of the life that wrote the last ones (None: it had none)."""
+        mark = metadata.property(self._writer, None)
+        if mark is None:
+            return None, None
+        life, _, _ = str(mark).rpartition("/")
+        return self._lake.pipeline, life or None
+
+    def check_holder(self) -> None:
+        """Raise ConfigError, with the choices, if the lake has publications of another life of this pipeline that it
+        may not take over."""
+        if not self._lake.exists(NAMESPACE, NAME):
+            return
+        with failing_as(f"{NAMESPACE}.{NAME} could not be read"):
+            self._check_holder(self._opened().metadata())
+
+    def _check_holder(self, metadata: Any) -> None:
+        name, life = self._holder(metadata)
+        what = f"what {NAMESPACE}.{NAME} has under the name {name}"
+        if name is not None and (refusal := self._lake.owner.refusal(what, name, life)) is not None:
+            raise ConfigError(refusal)
 
     @property
     def _expressions(self) -> Any:
@@ -161,7 +191,8 @@ class Publications:
 
         def once() -> None:
             base = table.metadata()
-            if not first and base.property(self._writer, None) != str(self._w):
+            self._check_holder(base)
+            if not first and base.property(self._writer, None) != self._mark:
                 raise Unavailable(
                     f"another Spark writer has written to {NAMESPACE}.{NAME} for pipeline {self._lake.pipeline};"
                     " starting again after it"
@@ -268,6 +299,20 @@ class Publications:
             fields.add(types.NestedField.optional(at, name, column_type))
         java = self._lake.create(NAMESPACE, NAME, self._lake.jvm.iceberg.Schema(fields), _PROPERTIES)
         return self._lake.table(f"{NAMESPACE}.{NAME}", java)
+
+
+def forget(lake: Lake) -> None:
+    """Remove the rows of this life of a pipeline, and its mark; those of another life stay. May be repeated."""
+    if not lake.exists(NAMESPACE, NAME):
+        return
+    publications = Publications(lake, 0)
+    table = publications.load()
+    name, life = publications._holder(table.metadata())
+    if name is None or lake.owner.relation(name, life) not in (Relation.OURS, Relation.UNMARKED):
+        return
+    lake.session.sql(f"DELETE FROM {CATALOG}.{NAMESPACE}.{NAME} WHERE pipeline = '{lake.pipeline}'")
+    table.java.refresh()
+    table.java.updateProperties().remove(publications._writer).commit()
 
 
 def publication_rows(record: Publication, before: Publication | None, pipeline: str) -> list[dict[str, Any]]:

@@ -1,27 +1,30 @@
-"""Drops the lake tables of a pipeline that is being deleted: those that it made, by its own mark on each."""
+"""Drops the lake tables of a pipeline that is being deleted: those of its life, by its own mark on each."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from py4j.protocol import Py4JJavaError
 
 from cutline.common.table_id import table_id_of
 from cutline.spark_writer.iceberg.jvm import failing_as, items
 from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.publications import NAME, NAMESPACE
-from cutline.spark_writer.iceberg.table import OWNER, SOURCE
-from cutline.spark_writer.session import CATALOG
+from cutline.spark_writer.iceberg.owner import ID, OWNER, Relation
+from cutline.spark_writer.iceberg.publications import forget
+from cutline.spark_writer.iceberg.table import SOURCE
 
 logger = logging.getLogger("cutline.spark_writer")
+_OURS = (Relation.OURS, Relation.UNMARKED)
 
 
-def purge(lake: Lake) -> list[str]:
-    """Drop every table that names this pipeline as its maker, with its files, and the pipeline's rows of
+def purge(lake: Lake, still: Callable[[], bool]) -> list[str]:
+    """Drop every table of this life of the pipeline, with its files, and the pipeline's rows of
     `_cutline.publications`; return the tables' names. May be repeated.
 
-    A table of that name that somebody else made stays, and so does one that its owner has renamed to keep it. Raises
-    Refused or Unavailable if the catalogue fails.
+    A table of that name that somebody else made, also another life of the pipeline, stays, and so does one that its
+    owner has renamed to keep it. `still` says, before each step, whether the deletion is still to be done; if not, the
+    rest stays. Raises Refused or Unavailable if the catalogue fails.
     """
     dropped: list[str] = []
     with failing_as(f"the lake tables of pipeline {lake.pipeline} could not be dropped"):
@@ -32,7 +35,7 @@ def purge(lake: Lake) -> list[str]:
                 except Py4JJavaError as error:  # dropped by others, or not of Iceberg
                     logger.warning("pipeline %s: %s was left alone: %s", lake.pipeline, identifier, error)
                     continue
-                if str(properties.get(OWNER)) != lake.pipeline:
+                if lake.owner.relation(properties.get(OWNER), properties.get(ID)) not in _OURS:
                     continue
                 made_for = properties.get(SOURCE)
                 now = table_id_of(str(identifier.namespace()), str(identifier.name()))
@@ -40,10 +43,11 @@ def purge(lake: Lake) -> list[str]:
                     logger.warning(
                         "pipeline %s: %s was left alone: it was renamed from %s", lake.pipeline, identifier, made_for
                     )
+                elif not still():
+                    return dropped
                 else:
                     lake.catalog.dropTable(identifier, True)
                     dropped.append(str(identifier))
-        if lake.exists(NAMESPACE, NAME):
-            rows = f"{CATALOG}.{NAMESPACE}.{NAME}"
-            lake.session.sql(f"DELETE FROM {rows} WHERE pipeline = '{lake.pipeline}'")
+        if still():
+            forget(lake)
     return dropped

@@ -54,6 +54,7 @@ from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
 from cutline.spark_writer.iceberg.metrics import footer_metrics, has_default_metrics
 from cutline.spark_writer.iceberg.naming import file_prefix
 from cutline.spark_writer.iceberg.objects import Rights
+from cutline.spark_writer.iceberg.owner import EARLIER, ID, OWNER, Owner, Relation, earlier_of
 from cutline.spark_writer.iceberg.partitioning import NOWHERE, PARTITION, write_files
 from cutline.spark_writer.iceberg.partitioning import chosen as partition_fields
 from cutline.spark_writer.iceberg.partitioning import recorded as partition_of
@@ -65,7 +66,6 @@ from cutline.spark_writer.iceberg.versions import LEAST, VERSIONS, is_due, wante
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
-OWNER = "cutline.pipeline"
 SOURCE = "cutline.table"
 """The table property with the table's id as the source spells it."""
 RETRIES = "commit.retry.num-retries"
@@ -85,6 +85,8 @@ UNSORTED = "0"
 VERSION = "cutline.format-version"
 """The table property with the format version that Cutline gave the table; older tables lack it."""
 STAGING = re.compile(r"staging_(\d+)")
+TAGS = re.compile(r"(checkpoint|work)_\d+")
+"""The tags of savepoints."""
 CONFLICTS = 5
 """The number of attempts at a commit while others commit to the table at the same time."""
 PAUSE_SECONDS = 0.1
@@ -129,7 +131,7 @@ class LakeTable:
     def __init__(
         self,
         jvm: Jvm,
-        pipeline: str,
+        owner: Owner,
         table_id: str,
         java: Any,
         rights: Rights | None = None,
@@ -147,8 +149,8 @@ class LakeTable:
         self.java = java
         self.jvm = jvm
         self.uuid = str(java.uuid())
-        self._pipeline = pipeline
-        self._file_prefix = file_prefix(pipeline, w, self.uuid)
+        self._owner = owner
+        self._file_prefix = file_prefix(owner.id, w, self.uuid)
         self._contents: Contents | None = None
         self._layout: Layout | None = None
         self._synced: frozenset[str] = frozenset()
@@ -172,19 +174,66 @@ class LakeTable:
 
         A catalogue that ignores case returns the lake table `shop.Orders` for `shop.orders`.
         """
-        owner = self.metadata().property(OWNER, None)
-        if owner != self._pipeline:
-            whose = f"belongs to pipeline {owner}" if owner else "was not made by Cutline"
-            raise TableFault(
-                f"the lake table {CATALOG}.{self.table_id} {whose}, so pipeline {self._pipeline} can't write it; choose"
-                " another warehouse or remove that table"
-            )
+        name, life = self._marks(self.metadata())
+        if (refusal := self._owner.refusal(f"the lake table {CATALOG}.{self.table_id}", name, life)) is not None:
+            raise TableFault(refusal)
         made_for = self.metadata().property(SOURCE, None)
         if made_for is not None and made_for != self.table_id:
             raise TableFault(
                 f"the catalogue takes {self.table_id} and {made_for} for the same name, so {self.table_id} has no lake"
                 " table of its own; leave one of them out of tables, or use a catalogue that tells their names apart"
             )
+
+    @staticmethod
+    def _marks(metadata: Any) -> tuple[str | None, str | None]:
+        """The name and the id of the pipeline to which the table belongs."""
+        return metadata.property(OWNER, None), metadata.property(ID, None)
+
+    def claim(self) -> None:
+        """Raise as `check_owner`; take the table over if it is another life's and this pipeline may.
+
+        It then goes on showing what it shows, as if this pipeline had shown it in no publication. What the other life
+        kept about its generations, and its staging branches, go; its savepoints' tags get its id behind their names.
+        """
+
+        def once() -> None:
+            base = self.java.operations().current()
+            name, life = self._marks(base)
+            relation = self._owner.relation(name, life)
+            if relation not in (Relation.UNMARKED, Relation.ADOPTED):
+                return
+            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
+            properties = self._owner.properties
+            if relation == Relation.ADOPTED:
+                main = base.ref("main")
+                at = None if main is None else int(main.snapshotId())
+                earlier = earlier_of(base.property(EARLIER, None)) | {life or str(name)}
+                properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: " ".join(sorted(earlier))}
+                kept = (OFFSET, PARTITION, SORT, CHOICE)
+                gone = {str(key) for key in items(base.properties().keySet()) if str(key).startswith(kept)}
+                if gone:
+                    builder.removeProperties(gone)
+                self._leave_refs(base, builder, life or "before")
+                about = (self._owner.name, f"{CATALOG}.{self.table_id}", life, self._owner.id)
+                logger.warning("pipeline %s: the lake table %s of its earlier life %s is taken over by %s", *about)
+            builder.setProperties(properties)
+            self._swap(base, builder)
+
+        if self._owner.relation(*self._marks(self.metadata())) in (Relation.UNMARKED, Relation.ADOPTED):
+            self.committed(f"the lake table {self.table_id} could not be taken over", once)
+            self._layout = None
+        self.check_owner()
+
+    def _leave_refs(self, base: Any, builder: Any, life: str) -> None:
+        """Remove the staging branches of an earlier life, and give its tags other names, so that ours are free."""
+        for name in str(self.jvm.root.java.lang.String.join("\n", base.refs().keySet())).split("\n"):
+            ref = base.ref(name)
+            if STAGING.fullmatch(name) and ref.isBranch():
+                builder.removeRef(name)
+            elif TAGS.fullmatch(name) and ref.isTag():
+                builder.removeRef(name)
+                tag = self.jvm.iceberg.SnapshotRef.tagBuilder(ref.snapshotId()).build()
+                builder.setRef(f"{name}_of_{life}", tag)
 
     def check_writable(self) -> None:
         """Read the table, and raise TableFault if Cutline can't add rows to it in its present form."""

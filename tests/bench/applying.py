@@ -19,6 +19,7 @@ from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.owner import Owner
 from tests import records
 from tests.bench.readers import Figures
 from tests.spark_cluster import Cluster
@@ -48,7 +49,7 @@ class Applied:
         self._store.define(config.definition())
         self._store.put_entry(records.epoch(1))
         self._store.put_schemas([self._schema], epoch=1)
-        self._lake = Lake(session.for_pipeline(spark, config.definition()["sink"]), "bench")
+        self._lake = Lake(session.for_pipeline(spark, config.definition()["sink"]), Owner(name="bench", id="bench"))
         self._engine = engine
         self._staged: list[StagedFile] = []
         self._seq = 0

@@ -29,6 +29,7 @@ from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.owner import Owner
 from cutline.spark_writer.serve import Lead
 from tests import records
 
@@ -171,11 +172,13 @@ class SparkBench:
         self.session = session.for_pipeline(spark, self.journal.sink)
         self.engine = "local"
         self.options = TableOptions(tables="*.*")
+        self.adopts = False
         self._open: list[Incarnation] = []
 
     def lake(self, name: str | None = None) -> Lake:
         own = session.for_pipeline(self.spark, self.journal.sink)
-        return Lake(own, name or self.journal.name, lambda table_id: self.options)
+        owner = Owner(name=name or self.journal.name, id=self.journal.store.id, adopts=self.adopts)
+        return Lake(own, owner, lambda table_id: self.options)
 
     def start(self, reached: Callable[[str], None] = lambda step: None) -> Incarnation:
         self._open.append(Incarnation(self.journal.store, self.lake(), reached=reached, engine=self.engine))

@@ -27,6 +27,7 @@ from cutline.common.store.store import Store
 from cutline.spark_writer import catalogue, session
 from cutline.spark_writer.iceberg import files, objects
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.owner import Owner
 from cutline.spark_writer.serve import PipelineApplier
 from tests.conftest import started
 from tests.integration.lakes import in_lake
@@ -226,7 +227,9 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
     config = bench.journal.config
     applier = PipelineApplier(
         store,
-        lambda version: (Lake(session.for_pipeline(spark, config.definition()["sink"]), "shop"), config),
+        lambda version: (
+            Lake(session.for_pipeline(spark, config.definition()["sink"]), Owner(name="shop", id=store.id)), config
+        ),
         lead,
     )
     applier.AGAIN_SECONDS = (0.5, 2.0)

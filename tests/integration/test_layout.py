@@ -16,6 +16,7 @@ import pytest
 from cutline.spark_writer import session, upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.owner import Owner
 from tests.integration.spark_bench import (
     SparkBench,
     T,
@@ -290,7 +291,7 @@ def test_the_format_version_is_a_tables_own_option_or_the_sinks(bench: SparkBenc
     both = {"shop.orders": options(format_version=3), "shop.stock": options()}
     lake = Lake(
         session.for_pipeline(bench.spark, journal.sink),
-        "shop",
+        Owner(name="shop", id=journal.store.id),
         lambda table: both.get(table, options()),
         format_version=2,
     )

@@ -121,22 +121,22 @@ def test_files_of_others_and_young_ones_stay(bench: SparkBench, monkeypatch: pyt
     change(bench, 1, "one")
     incarnation = bench.apply()
     w, uuid = incarnation.progress.w, incarnation.tables.get(T.table_id).uuid
-    known = files(bench)
+    life, known = bench.journal.store.id, files(bench)
     data = next(path for name, path in known.items() if name.endswith(".parquet"))
     manifest = next(path for name, path in known.items() if name.endswith("-m0.avro"))
     others = [
         "user.parquet",
         f"{RANDOM}.parquet",
         f"{file_prefix('crm', 1, uuid)}{RANDOM}.parquet",
-        f"{file_prefix('shop', 1, 'f' * 36)}{RANDOM}.parquet",
-        f"{file_prefix('shop', w, uuid)}{RANDOM}.parquet",
-        f"{file_prefix('shop', w + 1, uuid)}{RANDOM}.parquet",
+        f"{file_prefix(life, 1, 'f' * 36)}{RANDOM}.parquet",
+        f"{file_prefix(life, w, uuid)}{RANDOM}.parquet",
+        f"{file_prefix(life, w + 1, uuid)}{RANDOM}.parquet",
     ]
     for name in others:
         shutil.copy(data, data.parent / name)
     theirs = "11111111-2222-3333-4444-555555555555-m0.avro"
     shutil.copy(manifest, manifest.parent / theirs)
-    ours, young = (f"{file_prefix('shop', w - 1, uuid)}{at}{RANDOM[1:]}.parquet" for at in "ab")
+    ours, young = (f"{file_prefix(life, w - 1, uuid)}{at}{RANDOM[1:]}.parquet" for at in "ab")
     for name in (ours, young):
         shutil.copy(data, data.parent / name)
     long_ago = time.time() - 7200
@@ -146,8 +146,9 @@ def test_files_of_others_and_young_ones_stay(bench: SparkBench, monkeypatch: pyt
     for path in manifest.parent.iterdir():
         os.utime(path, (long_ago, long_ago))
     assert unnamed(bench) == {*others, theirs, ours, young}
-    lake_table = bench.lake().ensure(T.table_id)
-    removed = orphans.remove_orphans(lake_table, "shop", w=w, before=time.time() - 3600)
+    lake = bench.lake()
+    lake_table = lake.ensure(T.table_id)
+    removed = orphans.remove_orphans(lake_table, lake.owner, w=w, before=time.time() - 3600)
     assert [Path(path).name for path in removed] == [ours]
     tend(incarnation, monkeypatch)
     assert unnamed(bench) == {*others, theirs}

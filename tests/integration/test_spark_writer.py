@@ -829,12 +829,14 @@ from cutline.common.store.store import Store
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.owner import Owner
 store = Store(sys.argv[1]).pipeline("shop")
 spark = session.start({"spark.driver.memory": "512m"})
 def reached(step):
     print("reached", step, flush=True)
     sys.stdin.readline()
-incarnation = Incarnation(store, Lake(session.for_pipeline(spark, store.definition()["sink"]), "shop"), reached=reached)
+lake = Lake(session.for_pipeline(spark, store.definition()["sink"]), Owner(name="shop", id=store.id))
+incarnation = Incarnation(store, lake, reached=reached)
 while incarnation.step():
     pass
 print("done", flush=True)

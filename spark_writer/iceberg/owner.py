@@ -1,0 +1,88 @@
+"""Whose a lake table is (pure): the life of a pipeline that made it or took it over, by the properties of the table.
+
+`cutline.pipeline` is the pipeline's name, for people; `cutline.id` is the id of its life (common/store/lives.py), and
+decides. A name comes again when a pipeline is deleted and made again, or in another store on the same catalogue; so a
+table of another life of this name is never taken for one's own by chance:
+
+- its pipeline says `sink.adopt`: it takes the table over, with all that it shows, until its own first generation does;
+- its pipeline was made by a version of Cutline without ids, and was carried over with its store: the tables of its name
+  that bear no id are its own;
+- else the table is refused, at once, with these choices.
+
+A pipeline whose table was taken over finds another id there, and is refused in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+OWNER = "cutline.pipeline"
+ID = "cutline.id"
+EARLIER = "cutline.earlier"
+"""The ids of the lives from which the table was taken over (the name, if one had no id), parted by spaces: files of
+theirs that no snapshot names are swept."""
+
+
+def earlier_of(text: str | None) -> frozenset[str]:
+    """The lives that the property `EARLIER` names."""
+    return frozenset((text or "").split())
+
+
+class Relation(StrEnum):
+    """What a table is to a pipeline: its own; its own, without the id so far; another life's, which it takes over;
+    another life's; another pipeline's; nobody's."""
+
+    OURS = "ours"
+    UNMARKED = "unmarked"
+    ADOPTED = "adopted"
+    EARLIER = "earlier"
+    ANOTHERS = "anothers"
+    NOBODYS = "nobodys"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A life of a pipeline as the lake knows it; `carried_over`: its first tables bear no id; `adopts`: it takes over
+    what earlier lives of its name have left."""
+
+    name: str
+    id: str
+    carried_over: bool = False
+    adopts: bool = False
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of a table of this owner."""
+        return {OWNER: self.name, ID: self.id}
+
+    def relation(self, name: str | None, life: str | None) -> Relation:
+        """What something with this name and id (None: it has none) is to this pipeline."""
+        if name is None:
+            return Relation.NOBODYS
+        if name != self.name:
+            return Relation.ANOTHERS
+        if life == self.id:
+            return Relation.OURS
+        if life is None and self.carried_over:
+            return Relation.UNMARKED
+        return Relation.ADOPTED if self.adopts else Relation.EARLIER
+
+    def refusal(self, what: str, name: str | None, life: str | None) -> str | None:
+        """Why this pipeline can't write `what`, which has this name and id, in one sentence with what a person can do;
+        None if it can."""
+        match self.relation(name, life):
+            case Relation.EARLIER:
+                which = "" if life is None else f" (id {life})"
+                return (
+                    f"{what} belongs to another pipeline {name}{which}, deleted or in another store, not to this one"
+                    f" (id {self.id}); set `sink: {{adopt: true}}` to take it over, remove it from the lake, or choose"
+                    " another warehouse"
+                )
+            case Relation.ANOTHERS | Relation.NOBODYS:
+                whose = f"belongs to pipeline {name}" if name else "was not made by Cutline"
+                return (
+                    f"{what} {whose}, so pipeline {self.name} can't write it; choose another warehouse or remove that"
+                    " table"
+                )
+        return None

@@ -1,0 +1,153 @@
+"""What a deleted pipeline left in the lake, and the next pipeline of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.common.errors import ConfigError
+from cutline.spark_writer.iceberg.owner import EARLIER, ID
+from cutline.spark_writer.iceberg.purging import purge
+from tests.integration.spark_bench import Journal, SparkBench, T, U, schema
+
+ORDERS = [{"id": number, "note": f"old {number}", "price": None} for number in range(4)]
+NEW = [{"id": number, "note": f"new {number}", "price": None} for number in range(2)]
+PUBLICATIONS = "lake._cutline.publications"
+
+
+@pytest.fixture
+def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
+    made = SparkBench(spark, tmp_path)
+    yield made
+    made.close()
+
+
+def lived(bench: SparkBench, starts: int = 3) -> str:
+    """A pipeline publishes, by several starts of its Spark writer, with a savepoint; then it is deleted without purge.
+    Returns the id of its life.
+    """
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, ORDERS)
+    journal.checkpoint(kept=True)
+    for number in range(starts):
+        journal.change(T, ("+U", {"id": 1, "note": f"old 1, changed {number}", "price": None}))
+        journal.checkpoint()
+        bench.apply()
+    life = journal.store.id
+    journal.store.remove_files()
+    journal.store.end()
+    return life
+
+
+def second(bench: SparkBench) -> Journal:
+    """The next pipeline of that name, whose journal begins anew."""
+    bench.journal = Journal(bench.journal.root, bench.journal.name)
+    return bench.journal
+
+
+def notes(bench: SparkBench, version: str | None = None) -> list[str]:
+    """The notes that the lake's table shows, in order."""
+    return sorted(str(row["note"]) for row in bench.rows(T.table_id, version)[1])
+
+
+def test_the_next_pipeline_of_a_name_is_refused_what_the_last_one_left_at_once_and_with_the_choices(
+    bench: SparkBench,
+) -> None:
+    life, before = lived(bench), notes(bench)
+    journal = second(bench)
+    assert journal.store.id != life
+    journal.table(T)
+    journal.chunk(T, NEW)
+    journal.checkpoint()
+    with pytest.raises(ConfigError, match=rf"belongs to another pipeline shop \(id {life}\).*sink: {{adopt: true}}"):
+        bench.start()
+    assert not journal.store.publication_numbers()
+    assert notes(bench) == before
+
+
+def test_a_pipeline_that_adopts_takes_over_what_the_last_one_left(bench: SparkBench) -> None:
+    """1. Its first checkpoints leave the table in its snapshot: the lake shows the old rows. 2. The table is live: the
+    new rows, by the first start. 3. The old savepoint is still read, by another name. 4. It goes on. 5. The first
+    pipeline, should it still run, is refused.
+    """
+    first, before = bench.journal, None
+    life = lived(bench)
+    before = notes(bench)
+    journal = second(bench)
+    bench.adopts = True
+    journal.table(T, phase="snapshot")
+    journal.chunk(T, NEW)
+    journal.checkpoint()
+    incarnation = bench.apply()
+    assert notes(bench) == before
+    journal.table(T)
+    journal.checkpoint(kept=True)
+    bench.apply(incarnation)
+    assert incarnation.progress.w == 1
+    assert notes(bench) == ["new 0", "new 1"]
+    table = incarnation.tables.get(T.table_id)
+    assert table.metadata().property(ID, None) == journal.store.id
+    assert table.metadata().property(EARLIER, None) == life
+    assert notes(bench, f"checkpoint_{2}_of_{life}") == [f"old {number}" for number in range(4)]
+    assert bench.agree()
+    journal.change(T, ("-D", {"id": 0, "note": None, "price": None}))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert notes(bench) == ["new 1"]
+    rows = bench.session.sql(f"SELECT DISTINCT checkpoint FROM {PUBLICATIONS} ORDER BY checkpoint").collect()
+    assert [row.checkpoint for row in rows] == journal.store.publication_numbers()
+    bench.adopts = False
+    own = bench.lake()
+    bench.journal = first
+    with pytest.raises(ConfigError, match="belongs to another pipeline shop"):
+        bench.lake().load(T.table_id)
+    assert own.load(T.table_id) is not None
+
+
+def test_a_table_alone_that_an_earlier_life_left_is_quarantined_and_the_others_go_on(bench: SparkBench) -> None:
+    lived(bench)
+    bench.session.sql(f"ALTER TABLE {PUBLICATIONS} UNSET TBLPROPERTIES ('cutline.w.shop')")
+    journal = second(bench)
+    for table in (T, U):
+        journal.table(table)
+    journal.chunk(T, NEW)
+    journal.chunk(U, [{"place": "a", "item": 1, "amount": 2}])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    assert "belongs to another pipeline shop" in incarnation.progress.quarantined[T.table_id].cause
+    assert len(bench.rows(U.table_id)[1]) == 1
+    bench.session.sql("DROP TABLE lake.shop.orders PURGE")
+    journal.change(U, ("+U", {"place": "a", "item": 1, "amount": 3}))
+    journal.checkpoint()
+    bench.apply()
+    assert notes(bench) == ["new 0", "new 1"]
+
+
+def test_a_purge_of_a_deleted_pipeline_leaves_the_tables_of_the_next_one_and_ends_when_it_is_no_longer_ordered(
+    bench: SparkBench,
+) -> None:
+    """1. The first pipeline's purge is suspended; its table is dropped by hand. 2. The next pipeline of its name makes
+    the table anew. 3. The purge goes on: it drops nothing. 4. A purge that is no longer ordered drops nothing either.
+    """
+    other = schema("shop.other", ("id",), id="bigint")
+    bench.journal.table(other)
+    bench.journal.chunk(other, [{"id": 1}])
+    lived(bench)
+    old = bench.lake()
+    bench.session.sql("DROP TABLE lake.shop.orders PURGE")
+    assert purge(old, lambda: False) == []
+    journal = second(bench)
+    bench.adopts = True
+    journal.table(T)
+    journal.chunk(T, NEW)
+    journal.checkpoint()
+    bench.apply()
+    assert purge(old, lambda: True) == ["shop.other"]
+    assert notes(bench) == ["new 0", "new 1"]
+    assert bench.session.sql(f"SELECT * FROM {PUBLICATIONS}").count()
+    assert sorted(purge(bench.lake(), lambda: True)) == ["shop.orders"]
+    assert not bench.session.sql(f"SELECT * FROM {PUBLICATIONS}").count()
