@@ -77,7 +77,7 @@ def state_of(machine: Any) -> Any:
         )  # fmt: skip
     if isinstance(machine, Enumerator):
         out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in machine.out.values()]
-        paused = {name for name, table in machine.tables.items() if table.phase == "paused"}
+        kept = {name for name, table in machine.tables.items() if table.phase == "paused" or name in machine.holds}
         return (
             machine.limits,
             {
@@ -91,9 +91,9 @@ def state_of(machine: Any) -> Any:
             [
                 (s.split_id, s.attempt, s.split_start, s.split_end)
                 for s in (*out, *machine.todo)
-                if s.table_id not in paused
+                if s.table_id not in kept
             ],
-            sorted((s.split_id, s.attempt) for s in (*out, *machine.shelved) if s.table_id in paused),
+            sorted((s.split_id, s.attempt) for s in (*out, *machine.todo, *machine.shelved) if s.table_id in kept),
             dict(machine.accepted),
             (machine.commands_done, dict(machine.refused), dict(machine.gone)),
             machine.stream_stopped,
