@@ -162,6 +162,7 @@ export const OPERATIONS = {
   },
   cancel_command: {
     title: "Cancel the command", short: "Cancel", icon: "cross", tone: "paused", role: "operator",
+    when: byRules("cancel_command"),
     says: ({ command }) => [`Command ${label(command.number)} is withdrawn, unless it has had an effect that lasts.`],
     send: (context) => ["POST", at(context, `/commands/${context.command.number}/cancel`)],
   },
