@@ -118,13 +118,15 @@ class Upkeep:
                 self._records(), chain=chain, now=now, settings=self.retention, released=self._store.released()
             )
             if found is not None:
+                kept = {record.n for record in found.savepoints}
+                if not self._store.may_retire(found.oldest.n, kept):
+                    return self._changed
                 for record in found.released:
                     self._untag(record)
                 before_ms = int(grace_began * 1000)
                 self._expire(newest, found, before_ms)
                 self._publications.tidy([*found.savepoints, found.oldest], newest.n, before_ms)
                 if self.sweeping is None or not self.sweeping.is_alive():
-                    kept = {record.n for record in found.savepoints}
                     work = (found.oldest.n, kept, self._to_search(newest, now), grace_began)
                     self.sweeping = threading.Thread(
                         target=self._sweep, args=work, name="cutline-sweep", daemon=True

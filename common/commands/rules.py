@@ -35,7 +35,7 @@ _STANDS: Mapping[PipelineState, tuple[str, str]] = {
     "running": ("the pipeline is running", "pause or stop it first"),
     "paused": ("the pipeline is paused", "resume it first"),
     "stopped": ("the pipeline is stopped", "start it first"),
-    "halted": ("the pipeline is halted", "remove the cause and resume it first"),
+    "halted": ("the pipeline is halted", "remove the cause and resume it, or read every table again"),
     "ended": ("the pipeline has ended at its stop", "make another pipeline"),
     "deleting": ("the pipeline is being deleted", "wait until it is gone, or use another name"),
 }
@@ -99,6 +99,7 @@ OPERATIONS: Mapping[str, Operation] = {
         _row("checkpoint", "checkpoint", _RUNS),
         _row("savepoint", "checkpoint", _RUNS),
         _row("delete_savepoint", "alone", _NOT_DELETING),
+        _row("cancel_command", "alone", _NOT_DELETING),
         _row("limits", "alone", _NOT_DELETING),
         _row("define", "alone", _NOT_DELETING, role="admin"),
         _row("restore_version", "alone", _NOT_DELETING, command="define", role="admin"),

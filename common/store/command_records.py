@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Mode = Literal["running", "paused", "stopped", "deleting"]
-State = Literal["done", "refused", "failed"]
+State = Literal["done", "refused", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,9 @@ class Orders:
 class Outcome:
     """The end of command `n`; `orders` are the standing orders after it.
 
-    `refused`: nothing was done, because it made no sense. `failed`: it was begun and can't be finished. Both have a
-    `cause` and a `remedy`. `result` is plain JSON.
+    `refused`: nothing was done, because it made no sense. `failed`: it was begun and can't be finished. `cancelled`:
+    another command withdrew it before it had an effect that lasts. These have a `cause` and a `remedy`. `result` is
+    plain JSON. `open`: earlier commands that had no outcome yet, since they wait for the Spark writer.
     """
 
     n: int
@@ -89,10 +90,11 @@ class Outcome:
     result: Mapping[str, Any] = field(default_factory=dict)
     at: float
     orders: Orders
+    open: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {
+        """Return a plain dict; `open` is left out where it is empty, as earlier versions of Cutline did."""
+        body = {
             "n": self.n,
             "state": self.state,
             "cause": self.cause,
@@ -101,8 +103,10 @@ class Outcome:
             "at": self.at,
             "orders": self.orders.to_json(),
         }
+        return body | {"open": list(self.open)} if self.open else body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Outcome:
         """Read what `to_json` gave."""
-        return cls(**{**body, "orders": Orders(**body["orders"])})
+        known = {**body, "orders": Orders(**body["orders"]), "open": tuple(body.get("open", ()))}
+        return cls(**known)

@@ -1,8 +1,9 @@
 """Commands of people to a pipeline, and their outcomes, in files of the store (put if absent, numbered from 1).
 
 A command is accepted once its file exists. The pipeline's leader takes commands in the order of their numbers, and
-writes outcomes in that order too: so the newest outcome says which commands are finished, and its *standing orders*
-are those in force. A new leader reads these, and then only the commands after.
+writes outcomes in that order too, but for commands that wait for the Spark writer, which later ones go past. So the
+newest outcome says which commands are finished: all up to it but those that it names as *open* and that have no
+outcome since; and its *standing orders* are those in force. A new leader reads these, and then only the commands after.
 
 Commands and outcomes that are RETAINED numbers older than the newest outcome are removed. So a number that is free
 because its command was removed lies below the newest outcome, and a late `add` that takes one notices.
@@ -137,10 +138,12 @@ class Commands:
 
     def put_outcome(self, outcome: Outcome) -> bool:
         """Write an outcome, durable on return; False if the command has one: of another leader, or our own."""
-        path = self._path("outcomes", outcome.n)
+        path, before = self._path("outcomes", outcome.n), outcome.n - 1
         if not self._folder.create(path, sealed(outcome.to_json())):
             return False
-        if outcome.n > 1 and not self._folder.exists(self._path("outcomes", outcome.n - 1)):
+        while before in outcome.open:
+            before -= 1
+        if before > 0 and not self._folder.exists(self._path("outcomes", before)):
             self._folder.remove(path)  # other leaders have gone on long ago
             return False
         return True
@@ -151,6 +154,14 @@ class Commands:
             if (found := self.outcome(numbers[-1])) is not None:
                 return found
         return None
+
+    def unfinished(self, newest: Outcome | None, limit: int = RETAINED) -> tuple[Command, ...]:
+        """Return the commands that have no outcome yet, oldest first, at most `limit` of those after `newest`, the
+        newest outcome."""
+        if newest is None:
+            return self.list(limit=limit)
+        left_open = [self.get(n) for n in newest.open if self.outcome(n) is None]
+        return (*(command for command in left_open if command is not None), *self.list(after=newest.n, limit=limit))
 
     def orders(self) -> Orders:
         """Return the standing orders. Costs a listing."""

@@ -174,7 +174,7 @@ class EpochEntry:
     `nonce` distinguishes this leader's write from another's. All members use version `definition` of the definition.
     `anew`: every table begins its next generation in this epoch, and the incremental split begins anew at the source's
     present position, since a person asked for it or the source lost the position; a next epoch from the same base does
-    that again.
+    that again. `command`: the number of the command that this epoch carries out.
     """
 
     slot: int
@@ -186,6 +186,7 @@ class EpochEntry:
     written_at: float
     definition: int = 1
     anew: Anew | None = None
+    command: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -210,7 +211,9 @@ class EpochEntry:
         }
         if self.definition != 1:
             body["definition"] = self.definition
-        return body | {"anew": self.anew} if self.anew else body
+        if self.anew:
+            body["anew"] = self.anew
+        return body if self.command is None else body | {"command": self.command}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> EpochEntry:
@@ -228,6 +231,7 @@ class EpochEntry:
             written_at=body["written_at"],
             definition=body.get("definition", 1),
             anew=body.get("anew"),
+            command=body.get("command"),
         )
 
 

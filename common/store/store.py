@@ -56,6 +56,7 @@ from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redac
 from cutline.common.schema import TableSchema
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.backends import backend_of, side_by_side, store_errors
+from cutline.common.store.chain import follow
 from cutline.common.store.commands import Commands
 from cutline.common.store.definitions import Definitions, DefinitionVersion
 from cutline.common.store.envelope import opened, sealed
@@ -612,6 +613,23 @@ class PipelineStore:
                 )
         return sorted(old)
 
+    def may_retire(self, n: int, kept: Collection[int] = ()) -> bool:
+        """Note that what only a restore to before publication `n` needs is removed from now on, except for the cuts
+        `kept`; False if such a restore is under way, so nothing may be.
+
+        Call it before anything is removed, here or in the lake. A restore is commanded before a leader reads that note,
+        and this reads the commands after it was written: so either the leader refuses the restore, or this sees it, as
+        a command without an outcome, as a standing order, or by an epoch that has left `n` behind.
+        """
+        self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})
+        newest = self.commands.newest_outcome()
+        asked = [c.arguments.get("checkpoint") for c in self.commands.unfinished(newest) if c.kind == "restore"]
+        asked.append(None if newest is None else newest.orders.base)
+        if any(isinstance(base, int) and base < n and base not in kept for base in asked):
+            return False
+        last = self.last_slot()
+        return last == 0 or n in follow(last, self.entry)
+
     def retire(
         self,
         n: int,
@@ -626,14 +644,16 @@ class PipelineStore:
 
         `ask` is called before each removal, which may come long after this call began: it raises if it must not be
         made. Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
-        paths), which no snapshot of the lake names any more.
+        paths), which no snapshot of the lake names any more. While a restore to before `n` is under way it removes
+        nothing (`may_retire`).
         """
         def remove(path: str) -> None:
             ask()
             self._folder.remove(path)
 
         ask()
-        self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})
+        if not self.may_retire(n, kept):
+            return
         for older in self._numbers("retired"):
             if older < n:
                 remove(f"retired/{older:010d}.json")

@@ -87,7 +87,10 @@ class Feed:
             last = 0 if newest is None else newest.n
             first = max(self._command, last - FIRST_COMMANDS) + 1
             self._listed_at = now
+            waits = () if newest is None else newest.open
             for n, end in sorted(side_by_side(self._ended, range(first, last + 1))):
+                if end is None and n in waits:  # its end is told before that of later ones
+                    break
                 self._ends.extend(() if end is None else (end,))
                 self._command = n
         else:

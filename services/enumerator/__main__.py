@@ -51,6 +51,7 @@ from cutline.services.enumerator.events import (
     EpochFailed,
     FindBase,
     FindBound,
+    FindOutcome,
     FindPlace,
     FindRange,
     FindStop,
@@ -322,7 +323,12 @@ class Pipeline:
             "state": leader.state,
             "mode": leader.agenda.standing.mode,
             "definition": leader.agenda.standing.definition,
-            "commands": {"running": leader.agenda.running, "done": leader.agenda.finished},
+            "commands": {
+                "running": leader.agenda.running,
+                "done": leader.agenda.finished,
+                "apart": sorted(leader.agenda.apart),
+                "waiting": leader.agenda.waiting(),
+            },
             "halted": self._halted() if leader.state == HALTED else None,
             "ended": leader.ended,
             "checkpoint": {
@@ -447,7 +453,7 @@ class Pipeline:
                 self._dismissed = max(self._dismissed, before)
                 if self._dismissing is None or self._dismissing.done():
                     self._dismissing = self._spawn_leading(self._dismiss())
-            case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter():
+            case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
                 self._spawn_leading(self._carry_out(effect))
             case DeletePipeline(purge=purge):
                 self._spawn_leading(self._delete(purge))
@@ -496,16 +502,19 @@ class Pipeline:
             newest = self.store.entry(base) if isinstance(last, EpochEntry) and base is not None else last
             if isinstance(newest, CheckpointEntry):
                 self._restart = _place(newest.position)
+            epoch = self.store.entry(last.epoch) if last is not None else None
             # After the journal: a command that another leader has finished since is in an entry that we lack, so our
             # next entry is refused.
-            finished, orders, commands = self.commanding.read()
+            finished, orders, left_open, commands = self.commanding.read()
             return JournalRead(
                 tail=tail,
                 base=base,
                 answered=newest.request if isinstance(newest, CheckpointEntry) else None,
                 anew=last.anew if isinstance(last, EpochEntry) else None,
+                entered=epoch.command if isinstance(epoch, EpochEntry) else None,
                 finished=finished,
                 orders=orders,
+                open=left_open,
                 commands=commands,
                 settings=self.commanding.settings(orders.definition),
             )

@@ -6,6 +6,14 @@ Commands are taken in the order of their numbers, and their outcomes are written
 outcome alone tells a next leader where to go on. Commands about tables and limits, checkpoints and savepoints may be
 taken before the ones ahead of them are finished; any other command is alone.
 
+A command that only the Spark writer can carry out is *apart*: it changes no orders and nobody waits for it. Later ones
+are finished before it; their outcomes name it as open, so that a next leader asks the Spark writer again.
+
+A command is *cancelled* by a later one, `cancel_command`, as long as it has no effect that lasts: while it is queued,
+while it awaits a checkpoint that is not in the journal, or an epoch whose entry is not yet being written. That happens
+as soon as the leader knows of the later command, which itself has its turn when all before it are finished, and tells
+then what became of the other.
+
 - *asked*: the driver carries it out, or looks whether it can be.
 - *machine*: the enumerator has taken it. It is answered once the journal holds a checkpoint whose part has it, also if
   it is refused: so a leader that was deposed, and does not know it yet, answers nothing.
@@ -42,6 +50,7 @@ from cutline.services.enumerator.events import (
     CommandTaken,
     DefinitionPut,
     FindBase,
+    FindOutcome,
     JournalRead,
     PutDefinition,
     ReleaseSavepoint,
@@ -161,6 +170,8 @@ class Agenda:
         self.finished = 0  # the number of that outcome's command
         self.queue: deque[Command] = deque()
         self.taken: deque[Taken] = deque()
+        self.apart: dict[int, Taken] = {}  # by number: they wait for the Spark writer, nobody for them
+        self.entered: int | None = None  # the command that the newest epoch in the journal carries out
 
     # --- what the leader reads from it ---
 
@@ -172,9 +183,30 @@ class Agenda:
     @property
     def last(self) -> int:
         """The number of the newest command that is known."""
+        in_turn = self.queue[-1].n if self.queue else self.taken[-1].command.n if self.taken else self.finished
+        return max(in_turn, self.finished, *self.apart)
+
+    def waiting(self) -> dict[int, str]:
+        """What each command that has no outcome waits for, by its number."""
+        words = {
+            Step.ASKED: "an answer of the store",
+            Step.MACHINE: "a checkpoint that has it",
+            Step.CHECKPOINT: "a checkpoint",
+            Step.EPOCH: "the next epoch",
+            Step.ANSWERED: "the store, to keep its outcome",
+        }
+        found = {taken.command.n: words[taken.step] for taken in self.taken}
         if self.queue:
-            return self.queue[-1].n
-        return self.taken[-1].command.n if self.taken else self.finished
+            ahead = self.taken[-1].command if self.taken else None
+            why = "an epoch" if ahead is None else f"command {ahead.n} ({ahead.kind})"
+            found |= {command.n: why for command in self.queue}
+        return found | dict.fromkeys(self.apart, "the Spark writer")
+
+    @property
+    def commanded(self) -> int | None:
+        """The command that the next epoch carries out."""
+        awaited = self._next_epoch()
+        return None if awaited is None else awaited.command.n
 
     @property
     def orders(self) -> Orders:
@@ -256,10 +288,17 @@ class Agenda:
         """The lease is lost."""
         self.queue.clear()
         self.taken.clear()
+        self.apart.clear()
 
     def read(self, event: JournalRead) -> None:
         """The journal and the commands were read, before an epoch."""
-        self.finished, self.standing = event.finished, event.orders
+        self.finished, self.standing, self.entered = event.finished, event.orders, event.entered
+        left_open = {command.n: command for command in event.open}
+        self.apart = {n: taken for n, taken in self.apart.items() if n > event.finished or n in left_open}
+        for n, command in left_open.items():
+            self.apart.setdefault(n, Taken(command=command, step=Step.ASKED, orders=self.standing))
+        for taken in self.apart.values():
+            taken.writing = False
         self._take_anew(event.commands)
         for taken in self.taken:
             taken.writing = False
@@ -280,9 +319,10 @@ class Agenda:
         ]
         known = [taken.command for taken in self.taken] + list(self.queue)
         commands = {command.n: command for command in (*known, *more) if command.n > self.finished}
-        first = [taken for at, taken in enumerate(kept, start=self.finished + 1) if taken.command.n == at]
+        in_turn = [n for n in sorted(commands) if n not in self.apart]
+        first = [taken for taken, n in zip(kept, in_turn, strict=False) if taken.command.n == n]
         self.taken = deque(first)
-        self.queue = deque(commands[n] for n in sorted(commands) if n > self.finished + len(first))
+        self.queue = deque(commands[n] for n in in_turn[len(first) :])
 
     def accept(self, command: Command) -> None:
         """The store has a command; any but the next one is known, or will be told again."""
@@ -322,7 +362,8 @@ class Agenda:
             taken.step = Step.EPOCH
 
     def _asked(self, n: int) -> Taken | None:
-        return next((t for t in self.taken if t.command.n == n and t.step == Step.ASKED), None)
+        asked = (*self.taken, *self.apart.values())
+        return next((t for t in asked if t.command.n == n and t.step == Step.ASKED), None)
 
     def checkpoint_written(
         self, slot: int, request: str | None, commands: int, refused: Mapping[int, tuple[str, str]]
@@ -377,7 +418,11 @@ class Agenda:
         taken.answer("done", result=result)
 
     def outcome_written(self, n: int) -> bool:
-        """Our outcome of command `n` is in the store; False if it is not the one that was being written."""
+        """Our outcome of command `n` is in the store; False if it is not one that was being written."""
+        if n in self.apart and self.apart[n].writing:
+            del self.apart[n]
+            self.finished = max(self.finished, n)
+            return True
         if not self.taken or self.taken[0].command.n != n or not self.taken[0].writing:
             return False
         taken = self.taken.popleft()
@@ -386,6 +431,9 @@ class Agenda:
 
     def outcome_refused(self, n: int) -> bool:
         """Another leader has finished command `n`, though by our agenda it is the first one; False if it is not."""
+        if n in self.apart:
+            del self.apart[n]
+            return n > self.finished
         if not self.taken or self.taken[0].command.n != n:
             return False
         self.taken[0].writing = False
@@ -395,7 +443,7 @@ class Agenda:
 
     def go_on(self, leader: Leader, now: float) -> list[Effect]:
         """Take what can be taken, and write the outcome that is due. Called after each fact."""
-        effects = self._change_epoch(leader)
+        effects = self._cancel(leader) + self._change_epoch(leader)
         while self.queue and not leader.reads and (more := self._take(leader, now)) is not None:
             effects += more + self._change_epoch(leader)
         first = self.taken[0] if self.taken else None
@@ -403,10 +451,59 @@ class Agenda:
             first.writing = True
             outcome = Outcome(
                 n=first.command.n, state=first.state, cause=first.cause, remedy=first.remedy,
-                result=first.result or {}, at=now, orders=first.orders,
+                result=first.result or {}, at=now, orders=first.orders, open=self._open(first.command.n),
             )  # fmt: skip
             effects.append(WriteOutcome(outcome=outcome))
+        return effects + self._go_on_apart(leader, now)
+
+    def _open(self, n: int) -> tuple[int, ...]:
+        """The commands before `n` that have no outcome when `n` has its own."""
+        return tuple(sorted(other for other in self.apart if other < n))
+
+    def _go_on_apart(self, leader: Leader, now: float) -> list[Effect]:
+        """Ask the Spark writer what it was not asked yet; write the outcomes that are due. One in the future of the
+        newest outcome waits until every command before it is finished, or apart too."""
+        if self.orders.mode == "deleting":
+            self.apart.clear()  # nobody is left to read what became of them
+        effects: list[Effect] = []
+        ahead = [*(taken.command.n for taken in self.taken), *(command.n for command in self.queue)]
+        for n, taken in sorted(self.apart.items()):
+            if taken.step == Step.ASKED and not taken.begun:
+                taken.begun = True
+                effects.append(AskSparkWriter(command=taken.command))
+            due = n < self.finished or n < min(ahead, default=n + 1)
+            if taken.step == Step.ANSWERED and due and not taken.writing and not leader.reads:
+                taken.writing = True
+                outcome = Outcome(
+                    n=n, state=taken.state, cause=taken.cause, remedy=taken.remedy, result=taken.result or {}, at=now,
+                    orders=self.standing, open=self._open(n),
+                )  # fmt: skip
+                effects.append(WriteOutcome(outcome=outcome))
         return effects
+
+    def _cancel(self, leader: Leader) -> list[Effect]:
+        """Cancel what a later command withdraws, and what has no effect that lasts."""
+        effects: list[Effect] = []
+        for cancel in [command for command in self.queue if command.kind == "cancel_command"]:
+            target = next((taken for taken in self.taken if taken.command.n == cancel.arguments.get("command")), None)
+            if target is None or not self._has_no_effect(target, leader):
+                continue
+            if target.step == Step.CHECKPOINT:
+                leader.withdraw(_request(target.command))
+            restarts = target.step == Step.EPOCH and target.begun and leader.waits and not leader.still
+            target.orders = self.standing
+            target.answer("cancelled", *_withdrawn(cancel))
+            if restarts and not leader.halted:
+                effects += leader.begin_anew(f"command {target.command.n} ({target.command.kind}) was cancelled")
+        return effects
+
+    def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
+        """Whether a command that was taken can still be cancelled."""
+        if taken.command.n == self.entered:
+            return False
+        if taken.step == Step.ASKED:
+            return taken.command.kind == "restore"
+        return taken.step == Step.CHECKPOINT or (taken.step == Step.EPOCH and not leader.proposes)
 
     def _change_epoch(self, leader: Leader) -> list[Effect]:
         """End the epoch, or begin the next one, for a command that was taken."""
@@ -449,9 +546,16 @@ class Agenda:
         """Take the first command of the queue; None if it has to wait."""
         command = self.queue[0]
         kind = command.kind
+        if self.standing.mode != "deleting" and (kind == "lake" or self._is_sparks(command, leader)):
+            self.queue.popleft()
+            self.apart[command.n] = Taken(command=command, step=Step.ASKED, orders=self.standing)
+            return []
         if self.taken and self.taken[-1].alone:
             return None
-        if kind in TABLE_KINDS | CHECKPOINT_KINDS and not self._is_sparks(command, leader):
+        if (cancel := self._cancelled_by(command)) is not None:
+            self._begin(command, Step.ANSWERED).answer("cancelled", *_withdrawn(cancel))
+            return []
+        if kind in TABLE_KINDS | CHECKPOINT_KINDS:
             return self._take_in_epoch(command, leader, now)
         if self.taken or leader.proposes:
             return None
@@ -465,8 +569,8 @@ class Agenda:
             return self._ask(command, FindBase(command=command))
         if kind == "delete_savepoint":
             return self._ask(command, ReleaseSavepoint(command=command))
-        if kind in ("lake", "retry_table"):
-            return self._ask(command, AskSparkWriter(command=command))
+        if kind == "cancel_command":
+            return self._ask(command, FindOutcome(command=command))
         if kind == "delete":
             purge = bool(command.arguments.get("purge"))
             taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="deleting", purge=purge))
@@ -493,6 +597,13 @@ class Agenda:
         limits = {name: command.arguments.get(name) for name in ("rows_per_second", "bytes_per_second")}
         self._begin(command, Step.ANSWERED, replace(self.standing, limits=limits)).answer("done")
         return []
+
+    def _cancelled_by(self, command: Command) -> Command | None:
+        """The later command that cancels this one, which was not taken yet, nor by a leader before."""
+        if command.n == self.entered or command.kind == "cancel_command":
+            return None
+        found = (later for later in self.queue if later.kind == "cancel_command")
+        return next((later for later in found if later.arguments.get("command") == command.n), None)
 
     def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
         if (refusal := self._refusal(command, leader)) is not None:
@@ -559,6 +670,11 @@ class Agenda:
     def _refuse(self, command: Command, cause: str, remedy: str) -> list[Effect]:
         self._begin(command, Step.ANSWERED).answer("refused", cause, remedy)
         return []
+
+
+def _withdrawn(cancel: Command) -> tuple[str, str]:
+    """Cause and remedy of a command that another one cancels."""
+    return f"{cancel.by} cancelled it by command {cancel.n}", "ask again if it is wanted after all"
 
 
 def _request(command: Command) -> str:

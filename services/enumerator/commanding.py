@@ -19,7 +19,6 @@ from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, choice
 from cutline.common.store.command_records import Command, Orders, Outcome
-from cutline.common.store.commands import RETAINED
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.restoring import restorable, restorable_savepoints
 from cutline.common.store.store import PipelineStore
@@ -30,6 +29,7 @@ from cutline.services.enumerator.events import (
     CommandAnswered,
     DefinitionPut,
     FindBase,
+    FindOutcome,
     OutcomeRefused,
     OutcomeWritten,
     PutDefinition,
@@ -96,12 +96,14 @@ class Commanding:
         self._settings_of = settings_of
         self.purging = False  # a deletion waits until the Spark writer has dropped the lake tables
 
-    def read(self) -> tuple[int, Orders, tuple[Command, ...]]:
-        """The number of the newest finished command, the standing orders, and the commands after it. Blocks."""
+    def read(self) -> tuple[int, Orders, tuple[Command, ...], tuple[Command, ...]]:
+        """The number of the newest finished command, the standing orders, the commands before it that are open, and
+        those after it. Blocks."""
         newest = self.store.commands.newest_outcome()
         n = 0 if newest is None else newest.n
         orders = Orders() if newest is None else newest.orders
-        return n, orders, self.store.commands.list(after=n, limit=RETAINED)
+        found = self.store.commands.unfinished(newest)
+        return n, orders, tuple(c for c in found if c.n < n), tuple(c for c in found if c.n > n)
 
     def config(self, version: int) -> PipelineConfig:
         """A version of the definition. Blocks; ConfigError if it is gone or of a newer Cutline."""
@@ -130,6 +132,8 @@ class Commanding:
                 return await in_store(self._release, command)
             case AskSparkWriter(command=command):
                 return await self._ask_spark_writer(command)
+            case FindOutcome(command=command):
+                return await in_store(self._find_outcome, command)
         raise TypeError(f"{type(effect).__name__} is no order about commands")
 
     def _write(self, outcome: Outcome) -> Event:
@@ -183,12 +187,27 @@ class Commanding:
         self.store.release(number)
         return CommandAnswered(n=n, state="done", result={"checkpoint": number})
 
+    def _find_outcome(self, command: Command) -> Event:
+        """What became of the command that this one cancels."""
+        n, other = command.n, command.arguments.get("command")
+        outcome = self.store.commands.outcome(other) if isinstance(other, int) else None
+        if outcome is not None and outcome.state == "cancelled":
+            return CommandAnswered(n=n, state="done", result={"command": other})
+        if outcome is not None:
+            return refused(n, f"command {other} is {outcome.state} already", "there is nothing to cancel")
+        if isinstance(other, int) and self.store.commands.get(other) is not None:
+            return refused(n, f"command {other} waits for the Spark writer, which may carry it out", "wait for its end")
+        return refused(n, f"the pipeline has no command {other}", "look at the list of its commands")
+
     async def _ask_spark_writer(self, command: Command) -> Event:
         """Ask until the status of the Spark writer has an answer to this command."""
         n, deadline, asked_at = command.n, time.monotonic() + SPARK_SECONDS, float("-inf")
         request: dict[str, Any] | None = None
         while time.monotonic() < deadline:
             try:
+                if not any(service.role == SPARK_WRITER for service in await self.registry.services()):
+                    cause = "no Spark writer is running, and only one can do this"
+                    return refused(n, cause, "start one, and ask again")
                 status = await self.registry.status(self.store.key)
                 answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
                 if str(n) in answers:

@@ -88,18 +88,22 @@ class Observed(Event):
 class JournalRead(Event):
     """The journal's last slot (0: the journal is empty), and the newest checkpoint on the chain, if any; `answered` is
     that checkpoint's request. `anew`: why the newest epoch began anew, if it has no checkpoint yet.
+    `entered`: the command that the newest epoch carries out.
 
-    Then the store's commands, read after the journal: the newest `finished` one, the standing orders after it, the
-    `commands` that follow, and the `settings` of the definition in force (None: as before).
+    Then the store's commands, read after the journal: the newest `finished` one, the standing orders after it, earlier
+    ones that are still `open`, the `commands` that follow, and the `settings` of the definition in force (None: as
+    before).
     """
 
     tail: int
     base: int | None
     answered: str | None = None
     anew: Anew | None = None
+    entered: int | None = None
     finished: int = 0
     orders: Orders = field(default_factory=Orders)
     commands: tuple[Command, ...] = ()
+    open: tuple[Command, ...] = ()
     settings: Settings | None = None
 
 
@@ -199,6 +203,13 @@ class FindBase(Effect):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseSavepoint(Effect):
     """Note in the store that the savepoint which the command names is no longer kept. Answered by `CommandAnswered`."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindOutcome(Effect):
+    """Look what became of the command that this one cancels. Answered by `CommandAnswered`."""
 
     command: Command
 

@@ -527,6 +527,7 @@ class Leader:
             written_at=now,
             definition=self.definition,
             anew=self.anew,
+            command=self.agenda.commanded,
         )
         return WriteEntry(entry=entry)
 

@@ -24,6 +24,7 @@ from cutline.services.enumerator.events import (
     CommandAnswered,
     DefinitionPut,
     FindBase,
+    FindOutcome,
     OutcomeRefused,
     OutcomeWritten,
     PutDefinition,
@@ -54,7 +55,8 @@ class Operators:
         # The others are few, and meet rare things by themselves.
         self.active = self.rng.random() < (0.4 if plain else 0.1)
         self.store = world.store.open()
-        self.store.define({"tables": list(world.shape.tables)})
+        # Not `define`, which would begin a life of its own: the world has one, which all its stores name.
+        self.store._definitions.define({"tables": list(world.shape.tables)}, in_force=1)
         self.refused: dict[int, str] = {}
         self.again = random.Random(f"read again {world.seed}")
         self.reads_again = self.may_read_again and self.again.random() < 0.3  # source.lost_position
@@ -66,6 +68,11 @@ class Operators:
                 self.world.at(begin + self.rng.uniform(0.3, chaos), self.act)
         if self.again.random() < 0.1 and self.may_read_again:
             self.world.at(begin + self.again.uniform(0.3, chaos), self.command, "read_again")
+        if self.active:
+            for _ in range(self.again.randrange(3)):
+                self.world.at(begin + self.again.uniform(0.3, chaos), self.command, "lake")
+            for _ in range(self.again.randrange(4)):
+                self.world.at(begin + self.again.uniform(0.3, chaos), self.cancel)
 
     @property
     def may_read_again(self) -> bool:
@@ -98,6 +105,11 @@ class Operators:
             arguments = {"base": base, "definition": {"tables": rng.choice((some, list(world.shape.tables)))}}
         self.command(kind, **arguments)
 
+    def cancel(self) -> None:
+        """One person cancels one of the last commands, finished or not."""
+        if newest := self.store.commands.newest():
+            self.command("cancel_command", command=max(1, newest - self.again.randrange(3)))
+
     def command(self, kind: str, **arguments: Any) -> Command:
         """Accept a command."""
         command = self.store.commands.add(kind, arguments, by="ann", now=self.world.now)
@@ -113,8 +125,7 @@ class Operators:
     @property
     def finished(self) -> bool:
         """Whether every command has its outcome."""
-        newest = self.store.commands.newest_outcome()
-        return self.store.commands.newest() == (0 if newest is None else newest.n)
+        return not self.store.commands.unfinished(self.store.commands.newest_outcome())
 
     def revive(self) -> bool:
         """A person has every table read again, where the pipeline halted since the source lost what it needs; False
@@ -172,7 +183,9 @@ class Operators:
         newest = service.store.commands.newest_outcome()
         finished = 0 if newest is None else newest.n
         orders = Orders() if newest is None else newest.orders
-        return {"finished": finished, "orders": orders, "commands": service.store.commands.list(after=finished)}
+        found = service.store.commands.unfinished(newest)
+        left_open, commands = (tuple(c for c in found if (c.n < finished) is before) for before in (True, False))
+        return {"finished": finished, "orders": orders, "open": left_open, "commands": commands}
 
     def selected(self, version: int) -> set[str]:
         """The tables that a version of the definition selects."""
@@ -182,7 +195,8 @@ class Operators:
 
     def carry_out(self, service: SimulatedService, effect: Effect) -> None:
         """Carry out an order of the agenda, after a while; its answer may be lost, and is then found."""
-        self.world.at(self.world.lag(2), self._carry_out, service, service.leader, effect)
+        waits = self.again.uniform(0.0, 15.0) if isinstance(effect, AskSparkWriter) else 0.0
+        self.world.at(waits + self.world.lag(2), self._carry_out, service, service.leader, effect)
 
     def _carry_out(self, service: SimulatedService, leader: Any, effect: Effect) -> None:
         if not service.alive and self.rng.random() < 0.5:
@@ -213,6 +227,11 @@ class Operators:
                     return CommandAnswered(n=command.n, state="refused", cause="no savepoint", remedy="another one")
                 store.release(entry.slot)
                 return CommandAnswered(n=command.n, state="done", result={"checkpoint": entry.slot})
+            case FindOutcome(command=command):
+                outcome = store.commands.outcome(command.arguments["command"])
+                if outcome is not None and outcome.state == "cancelled":
+                    return CommandAnswered(n=command.n, state="done")
+                return CommandAnswered(n=command.n, state="refused", cause="it is finished", remedy="nothing")
             case AskSparkWriter(command=command):
                 return CommandAnswered(n=command.n, state="refused", cause="not quarantined", remedy="nothing")
         raise Failure(f"nobody can carry out {effect}")
@@ -245,8 +264,15 @@ class Operators:
         kind, state = command.kind, outcome.state
         world.tell_story(f"command {n} ({kind}) is {state}: {outcome.cause or dict(outcome.result)}")
         world.count[f"command {kind} {state}"] += 1
-        if n > 1 and self.store.commands.outcome(n - 1) is None:
-            raise Failure(f"command {n} has an outcome, and command {n - 1} has none")
+        before = n - 1
+        while before in outcome.open:
+            before -= 1
+        if before > 0 and self.store.commands.outcome(before) is None:
+            raise Failure(f"command {n} has an outcome, and command {before} has none")
+        newest = self.store.commands.newest_outcome()
+        assert newest is not None
+        if n < newest.n and n not in newest.open and newest.n - n < 50:
+            raise Failure(f"command {n} has an outcome after command {newest.n}, which does not know that it was open")
         if state != "done":
             return
         if kind in TABLE_KINDS:

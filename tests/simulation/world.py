@@ -52,6 +52,7 @@ from cutline.services.enumerator.events import (
     EpochFailed,
     FindBase,
     FindBound,
+    FindOutcome,
     FindPlace,
     FindRange,
     FindStop,
@@ -979,7 +980,7 @@ class World:
                 service.token = None
             case Dismiss(before=before):
                 self.dismiss(before)
-            case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter():
+            case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
                 self.operators.carry_out(service, effect)
             case FindPlace(table_id=table, generation=generation, low=low):
                 self.later(service, self.lag(2), lambda: self.find_place(table, generation, low))
@@ -1365,11 +1366,13 @@ class World:
     def read_journal(self, service: SimulatedService, leader: Leader | None) -> None:
         journal = self.store.journal
         tail = max(journal, default=0)
-        base = anew = None
+        base = anew = entered = None
         if tail:
             last = journal[tail]
             base = last.base if isinstance(last, EpochEntry) else tail
             anew = last.anew if isinstance(last, EpochEntry) else None
+            epoch = journal[last.epoch]
+            entered = epoch.command if isinstance(epoch, EpochEntry) else None
         if service.wants_older and base is not None:
             service.wants_older = False
             kept = {n for n, record in self.store.publications.items() if record.kept}
@@ -1381,7 +1384,8 @@ class World:
         newest = journal[base] if base is not None else None
         answered = newest.request if isinstance(newest, CheckpointEntry) else None
         known = self.operators.read(service)
-        self.answer(service, leader, JournalRead(tail=tail, base=base, answered=answered, anew=anew, **known))
+        known |= {"answered": answered, "anew": anew, "entered": entered}
+        self.answer(service, leader, JournalRead(tail=tail, base=base, **known))
 
     def write_entry(self, service: SimulatedService, leader: Leader | None, entry: Entry) -> None:
         """The write lands, even if its leader has died or been deposed meanwhile."""

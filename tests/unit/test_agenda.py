@@ -12,6 +12,7 @@ from cutline.common.mesh.machine import Effect, Send
 from cutline.common.mesh.messages import Limits, Throttle
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.services.enumerator.events import (
+    AskSparkWriter,
     BaseFound,
     CloseEpoch,
     CommandAccepted,
@@ -21,6 +22,7 @@ from cutline.services.enumerator.events import (
     Dismiss,
     EpochFailed,
     FindBase,
+    FindOutcome,
     JournalRead,
     OpenEpoch,
     OutcomeRefused,
@@ -33,7 +35,7 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.leader import MAX_HALTS, SILENT_SECONDS, SOON_SECONDS, EpochOpened
-from tests.unit.test_leader import LeaderBench
+from tests.unit.test_leader import READER, WRITER, LeaderBench
 
 PAUSED = Orders(mode="paused")
 
@@ -439,6 +441,107 @@ def test_a_lost_position_needs_no_person_where_the_definition_says_so_but_anothe
             bench.tell(JournalRead(tail=4, base=1, anew="lost"))
             bench.written()
     assert bench.leader.state == "halted"
+
+
+def test_a_command_that_waits_for_the_spark_writer_holds_up_no_other() -> None:
+    """1. Another command is finished first; its outcome names the one that waits. 2. That has its outcome later, which
+    changes nothing else. 3. A next leader asks again for one that is open still."""
+    bench = leading()
+    (asked,) = bench.command("lake", table="d.t", choice="accept")
+    assert isinstance(asked, AskSparkWriter)
+    bench.command("pause")
+    assert bench.leader.agenda.waiting() == {1: "the Spark writer", 2: "a checkpoint"}
+    checkpoint(bench)
+    outcome = bench.finish()
+    assert (outcome.n, outcome.state, outcome.open, outcome.orders) == (2, "done", (1,), PAUSED)
+    assert (bench.leader.state, bench.leader.agenda.last) == ("stopped", 2)
+    other = Operated()
+    other.see()
+    effects = other.tell(JournalRead(tail=2, base=2, finished=2, orders=PAUSED, open=(asked.command,)))
+    assert AskSparkWriter(command=asked.command) in effects
+    for leader in (bench, other):
+        leader.tell(CommandAnswered(n=1, state="refused", cause="x", remedy="y"))
+        late = leader.outcomes()[-1]
+        assert (late.n, late.state, late.open, late.orders) == (1, "refused", (), PAUSED)
+    assert bench.tell(OutcomeWritten(n=1)) == []
+    assert other.tell(OutcomeRefused(n=1)) == []  # the first leader's
+    assert bench.leader.agenda.apart == other.leader.agenda.apart == {}
+    assert other.leader.state == "stopped"
+
+
+def test_the_outcome_of_a_command_that_waited_is_the_newest_if_none_came_after() -> None:
+    bench = leading()
+    bench.command("lake", table="d.t", choice="accept")
+    bench.command("lake", table="d.u", choice="accept")
+    bench.tell(CommandAnswered(n=2, state="done"))
+    assert (bench.finish().n, bench.outcomes()[-1].open, bench.leader.agenda.finished) == (2, (1,), 2)
+    bench.tell(CommandAnswered(n=1, state="done"))
+    assert (bench.finish().n, bench.outcomes()[-1].open, bench.leader.agenda.finished) == (1, (), 2)
+
+
+def test_a_queued_command_is_cancelled_when_its_turn_comes_and_the_cancellation_tells_what_became_of_it() -> None:
+    bench = leading()
+    bench.command("pause_table", table="d.t")
+    bench.command("pause")
+    bench.command("cancel_command", command=2)
+    assert bench.leader.requests == []
+    checkpoint(bench)
+    assert bench.finish().n == 1
+    outcome = bench.finish()
+    assert (outcome.n, outcome.state, outcome.cause) == (2, "cancelled", "ann cancelled it by command 3")
+    assert FindOutcome(command=_command(3, "cancel_command", command=2)) in bench.effects
+    bench.tell(CommandAnswered(n=3, state="done", result={"command": 2}))
+    assert (bench.finish().n, bench.leader.state) == (3, "leading")
+
+
+def test_a_command_that_awaits_a_checkpoint_is_cancelled_at_once() -> None:
+    bench = leading()
+    bench.command("stop", savepoint="last")
+    bench.wait(0.2)
+    assert bench.leader.in_flight == (2, "command 1")
+    bench.command("cancel_command", command=1)
+    assert bench.finish().state == "cancelled"
+    entry = bench.complete()
+    assert (entry.kept, entry.name) == (False, None)
+    bench.written()
+    assert bench.leader.state == "leading"
+
+
+def test_a_restore_is_cancelled_until_the_entry_of_its_epoch_is_being_written() -> None:
+    for entered in (False, True):
+        bench = leading()
+        bench.members = ()
+        (asked,) = bench.command("restore", checkpoint=4)
+        bench.tell(BaseFound(n=1))
+        bench.see()
+        bench.tell(JournalRead(tail=5, base=5, commands=(asked.command,)))
+        assert bench.leader.state == "gathering"
+        if entered:
+            bench.members = (READER, WRITER)
+            bench.see()
+            assert bench.last(WriteEntry).entry.command == 1
+        bench.command("cancel_command", command=1)
+        if entered:
+            assert bench.leader.state == "proposing"
+            bench.written()
+            assert bench.finish().state == "done"
+        else:
+            bench.members = (READER, WRITER)
+            bench.see()
+            assert bench.leader.state == "reading"
+            bench.tell(JournalRead(tail=5, base=5, commands=(asked.command, _command(2, "cancel_command", command=1))))
+            assert bench.finish().state == "cancelled"
+            assert bench.last(WriteEntry).entry.base == 5
+
+
+def test_a_command_whose_epoch_an_earlier_leader_has_entered_is_not_cancelled() -> None:
+    bench = Operated()
+    bench.see()
+    commands = (_command(1, "restore", checkpoint=4), _command(2, "cancel_command", command=1))
+    bench.tell(JournalRead(tail=6, base=4, entered=1, commands=commands))
+    bench.written()
+    assert FindBase(command=commands[0]) in bench.effects
+    assert bench.outcomes() == []
 
 
 @pytest.mark.parametrize(("run", "ends"), [("ours", True), ("another", False), (None, False)])

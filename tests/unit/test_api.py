@@ -234,6 +234,25 @@ async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_
     assert (await resuming).status_code == 202
 
 
+async def test_a_command_that_has_no_outcome_can_be_cancelled_and_says_what_it_waits_for(
+    api: httpx.AsyncClient, registry: FakeRegistry, shop: PipelineStore
+) -> None:
+    number = (await api.post(f"{SHOP}/pause")).json()["number"]
+    registry.parts["enumerator"]["commands"] = {
+        "running": None, "done": 0, "apart": [number], "waiting": {str(number): "the Spark writer"},
+    }  # fmt: skip
+    registry.parts["enumerator"]["at"] = time.time()
+    shown = (await api.get(f"{SHOP}/commands/{number}")).json()
+    assert (shown["state"], shown["waiting_for"]) == ("running", "the Spark writer")
+    cancel = (await api.post(f"{SHOP}/commands/{number}/cancel")).json()
+    assert (cancel["kind"], cancel["arguments"]) == ("cancel_command", {"command": number})
+    assert (await api.post(f"{SHOP}/commands/{cancel['number']}/cancel")).status_code == 409
+    assert (await api.post(f"{SHOP}/commands/99/cancel")).status_code == 404
+    shop.commands.put_outcome(Outcome(n=number, state="cancelled", at=1.0, orders=Orders(), cause="x", remedy="y"))
+    assert (await api.get(f"{SHOP}/commands/{number}")).json()["state"] == "cancelled"
+    assert (await api.post(f"{SHOP}/commands/{number}/cancel")).status_code == 409
+
+
 @pytest.mark.parametrize("call", ["start", "read-again"])
 async def test_a_pipeline_that_halted_can_be_started_or_read_again(
     api: httpx.AsyncClient, registry: FakeRegistry, call: str

@@ -46,6 +46,7 @@ CALLS: dict[str, tuple[str, str, Any]] = {
     "checkpoint": ("POST", "/checkpoints", None),
     "savepoint": ("POST", "/savepoints", None),
     "delete_savepoint": ("DELETE", "/savepoints/3", None),
+    "cancel_command": ("POST", "/commands/{}/cancel", None),
     "limits": ("PUT", "/limits", {"rows_per_second": 5.0}),
     "define": ("PATCH", "", {"checkpoint": {"interval_seconds": 5.0}}),
     "cancel_table": ("POST", f"/tables/{TABLE}/cancel", None),
@@ -87,11 +88,13 @@ async def by_the_api(
     if state in MODES:
         given = shop.commands.add("dance", {}, by="ann", now=1.0).n
         shop.commands.put_outcome(Outcome(n=given, state="done", at=1.0, orders=Orders(mode=cast(Any, state))))
+    if kind == "cancel_command":
+        given = shop.commands.add("dance", {}, by="ann", now=1.0).n
     method, path, body = CALLS[kind]
     body = {"savepoint": "x"} if named else body
     app = build(cast(Registry, registry), store, Access(store.access, open_here=True))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as api:
-        answer = await api.request(method, f"{SHOP}{path}", json=body)
+        answer = await api.request(method, f"{SHOP}{path}".format(given), json=body)
     assert shop.commands.newest() == given + (answer.status_code == 202)
     return None if answer.status_code == 202 else Refusal(answer.json()["detail"], answer.json()["remedy"])
 

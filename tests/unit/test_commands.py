@@ -1,7 +1,9 @@
 """Commands, their outcomes and the versions of a definition, on files of this machine and on objects."""
 
+import asyncio
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator.commanding import Commanding
+from cutline.services.enumerator.events import AskSparkWriter, CommandAnswered
 from tests import records
 
 
@@ -175,6 +178,32 @@ def test_of_two_leaders_one_writes_an_outcome(shop: PipelineStore, url: str) -> 
     zombie = Store(url).pipeline("shop").commands
     assert not zombie.put_outcome(done(1, mode="paused"))
     assert zombie.orders().mode == "running"
+
+
+def test_a_command_that_an_outcome_names_as_open_has_its_own_later(shop: PipelineStore, url: str) -> None:
+    first, second, third = add(shop, "lake"), add(shop, "lake"), add(shop)
+    outcome = Outcome(n=3, state="done", at=3.0, orders=Orders(mode="paused"), open=(1, 2))
+    assert shop.commands.put_outcome(outcome)
+    other = Store(url).pipeline("shop").commands
+    assert other.newest_outcome() == outcome
+    assert other.unfinished(outcome) == (first, second)
+    assert other.put_outcome(replace(done(2), open=(1,)))
+    assert other.put_outcome(done(1))
+    assert other.unfinished(other.newest_outcome()) == ()
+    assert other.orders() == Orders(mode="paused")
+    assert other.unfinished(None) == (first, second, third)
+
+
+def test_no_spark_writer_answers_at_once_that_none_is_running(shop: PipelineStore) -> None:
+    class Nobody:
+        async def services(self) -> list[Any]:
+            return []
+
+    commanding = Commanding(shop, Nobody(), lambda config: None)  # type: ignore[arg-type, return-value]
+    asked = AskSparkWriter(command=add(shop, "lake", arguments={"table": "d.t", "choice": "accept"}))
+    answer = asyncio.run(asyncio.wait_for(commanding.carry_out(asked), 5.0))
+    assert isinstance(answer, CommandAnswered)
+    assert (answer.state, answer.cause) == ("refused", "no Spark writer is running, and only one can do this")
 
 
 def test_an_outcome_in_a_place_that_was_removed_long_ago_is_refused(

@@ -21,6 +21,7 @@ from fsspec.spec import AbstractBufferedFile
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store import backends
+from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Folder
 from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
 from cutline.common.store.staging_file import StagingFile
@@ -950,3 +951,31 @@ def test_temporary_names_in_the_journal_go_after_a_day(files: PipelineStore) -> 
     files.sweep()
     assert young.exists()
     assert not old.exists()
+
+
+@pytest.mark.parametrize("how", ["asked", "ordered", "entered"])
+def test_nothing_is_retired_that_a_restore_under_way_needs(shop: PipelineStore, how: str) -> None:
+    """A restore to checkpoint 2 is commanded, a standing order, or has its epoch, while what is before 3 is to go."""
+    shop.put_entry(records.epoch(1))
+    for n in (2, 3):
+        shop.put_entry(records.checkpoint(n))
+    if how == "entered":
+        shop.put_entry(records.epoch(4, base=2))
+    else:
+        shop.commands.add("restore", {"checkpoint": 2}, by="ann", now=1.0)
+    if how == "ordered":
+        orders = Orders(mode="paused", base=2, base_after=3)
+        shop.commands.put_outcome(Outcome(n=1, state="done", at=1.0, orders=orders))
+    shop.retire(3)
+    assert shop.entry(2) is not None
+    assert shop.retired() == (3, frozenset())  # so that no other restore to before it begins
+    shop.retire(3, kept={2})
+    assert shop.entry(2) is not None
+
+
+def test_what_no_restore_needs_is_retired(shop: PipelineStore) -> None:
+    shop.put_entry(records.epoch(1))
+    for n in (2, 3):
+        shop.put_entry(records.checkpoint(n))
+    shop.commands.add("restore", {"checkpoint": 3}, by="ann", now=1.0)
+    assert shop.may_retire(3)

@@ -173,7 +173,7 @@ def _finished(look: Call[Command], pipeline: str, deadline: float) -> Flow[Comma
 
 
 def _raise_if_failed(command: Command) -> None:
-    if command.state in ("refused", "failed"):
+    if command.state in ("refused", "failed", "cancelled"):
         raise CommandFailed(command)
 
 
@@ -345,6 +345,11 @@ def command(pipeline: str, number: int, *, wait: float = 0.0) -> Call[Command]:
 def commands(pipeline: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Command]]:
     """A page of the commands, newest first."""
     return _list(Command, _of(pipeline, "commands"), {"limit": limit, "cursor": cursor})
+
+
+def cancel_command(pipeline: str, number: int, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
+    """Cancel a command that has no effect yet that lasts."""
+    return _command("POST", _of(pipeline, "commands", number, "cancel"), wait=wait, key=key)
 
 
 def wait_for_command(pipeline: str, number: int, *, wait: float = 60.0) -> Flow[Command]:

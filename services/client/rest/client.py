@@ -71,6 +71,7 @@ class _Calls:
     command = Method(calls.command)
     commands = Method(calls.commands)
     each_command = Each(calls.commands)
+    cancel_command = Method(calls.cancel_command)
     wait_for_command = Method(calls.wait_for_command)
 
     checkpoints = Method(calls.checkpoints)

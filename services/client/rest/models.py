@@ -297,7 +297,7 @@ class Event(Answer):
     text: str
     table: str | None = None
     command: int | None = None
-    state: Literal["done", "refused", "failed"] | None = None
+    state: Literal["done", "refused", "failed", "cancelled"] | None = None
     publication: int | None = None
 
 
@@ -316,19 +316,20 @@ class Command(Answer):
     number: int
     kind: str
     arguments: dict[str, Any]
-    state: Literal["accepted", "running", "done", "refused", "failed"]
+    state: Literal["accepted", "running", "done", "refused", "failed", "cancelled"]
     by: str
     at: float
     cause: str | None = None
     remedy: str | None = None
     result: dict[str, Any] = {}
     finished_at: float | None = None
+    waiting_for: str | None = None
     url: str
 
     @property
     def finished(self) -> bool:
-        """Whether it was carried out, refused or failed."""
-        return self.state in ("done", "refused", "failed")
+        """Whether it was carried out, refused, cancelled, or failed."""
+        return self.state not in ("accepted", "running")
 
 
 class Fault(Answer):

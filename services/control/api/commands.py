@@ -23,7 +23,7 @@ from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import situation
-from cutline.services.control.api.dependencies import CallerNow, Control, Known, RegistryNow, Shared, router
+from cutline.services.control.api.dependencies import CallerNow, Control, Known, RegistryNow, Shared, role, router
 from cutline.services.control.api.models import CommandState, CommandView
 from cutline.services.control.api.paging import Newest, foreign
 from cutline.services.control.api.problems import Refused, refused
@@ -45,6 +45,10 @@ Key = Annotated[
         description="your own name of this call: repeated with it, the call is the same command",
     ),
 ]
+
+
+UnderWay = Mapping[int, tuple[bool, str | None]]
+"""By its number: whether the leader has taken a command, and what it waits for."""
 
 
 class Repeated(Exception):
@@ -180,24 +184,29 @@ async def _settled(registry: Registry, found: PipelineStore, command: Command, s
         return await in_store(found.commands.outcome, command.n)
 
     outcome = await until(look, lambda found: found is not None, seconds)
-    running = None
+    under_way: UnderWay = {}
     if outcome is None:
         with suppress(Unavailable):
-            running = await _running(registry, found.key)
-    return view_of(found.name, command, outcome, running)
+            under_way = await _under_way(registry, found.key)
+    return view_of(found.name, command, outcome, under_way)
 
 
-async def _running(registry: Registry, pipeline: lives.Key) -> int | None:
-    """The number of the command that the leader is carrying out; of one that died, its successor begins anew."""
+async def _under_way(registry: Registry, pipeline: lives.Key) -> UnderWay:
+    """The leader's commands; those of one that died, its successor begins anew."""
     leader = (await registry.status(pipeline)).get("enumerator", {})
     if time.time() - leader.get("at", 0.0) > CURRENT_SECONDS:
-        return None
-    return (leader.get("commands") or {}).get("running")
+        return {}
+    commands = leader.get("commands") or {}
+    taken = {commands.get("running"), *commands.get("apart", ())}
+    waiting = commands.get("waiting") or {}
+    known = {*taken, *map(int, waiting)} - {None}
+    return {n: (n in taken, waiting.get(str(n))) for n in known}
 
 
-def view_of(pipeline: str, command: Command, outcome: Outcome | None, running: int | None) -> CommandView:
+def view_of(pipeline: str, command: Command, outcome: Outcome | None, under_way: UnderWay) -> CommandView:
     """One command as clients see it."""
-    state: CommandState = outcome.state if outcome else "running" if running == command.n else "accepted"
+    taken, waiting_for = under_way.get(command.n, (False, None)) if outcome is None else (False, None)
+    state: CommandState = outcome.state if outcome else "running" if taken else "accepted"
     return CommandView(
         number=command.n,
         kind=command.kind,
@@ -209,6 +218,7 @@ def view_of(pipeline: str, command: Command, outcome: Outcome | None, running: i
         remedy=outcome.remedy if outcome else None,
         result=dict(outcome.result) if outcome else {},
         finished_at=outcome.at if outcome else None,
+        waiting_for=waiting_for,
         url=f"/v1/pipelines/{pipeline}/commands/{command.n}",
     )
 
@@ -221,13 +231,13 @@ async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[Co
     assert page.limit is not None
     before = page.after if page.after is not None else await in_store(found.commands.newest) + 1
     listed = await in_store(found.commands.list, before=before, limit=page.limit + 1)
-    running = None
+    under_way: UnderWay = {}
     with suppress(Unavailable):
-        running = await _running(registry, found.key)
+        under_way = await _under_way(registry, found.key)
 
     def views() -> list[CommandView]:
         shown_ones = listed[: page.limit]
-        return [view_of(found.name, command, found.commands.outcome(command.n), running) for command in shown_ones]
+        return [view_of(found.name, command, found.commands.outcome(command.n), under_way) for command in shown_ones]
 
     if len(listed) > page.limit:
         page.link(listed[page.limit - 1].n)
@@ -244,3 +254,24 @@ async def command(
         cause = f"pipeline {found.name} has no command {number}, or none any more"
         raise Refused(404, cause, "GET .../commands lists the last ones")
     return await _settled(registry, found, known, seconds)
+
+
+@routes.post(
+    "/pipelines/{pipeline}/commands/{number}/cancel",
+    operation_id="cancel_command",
+    status_code=202,
+    openapi_extra=role("operator"),
+)
+async def cancel(asked: Asked, number: Number) -> CommandView:
+    """Cancel a command, as long as it has no effect that lasts: while it waits for its turn, for a checkpoint, or for
+    an epoch. This is a command too; it is refused if the other was carried out first."""
+    known = await in_store(asked.found.commands.get, number)
+    if known is None:
+        cause = f"pipeline {asked.found.name} has no command {number}, or none any more"
+        raise Refused(404, cause, "GET .../commands lists the last ones")
+    outcome = await in_store(asked.found.commands.outcome, number)
+    if outcome is not None:
+        raise Refused(409, f"command {number} is {outcome.state} already", "there is nothing to cancel")
+    if known.kind == "cancel_command":
+        raise Refused(409, f"command {number} is itself a cancellation", "ask again for what it cancels")
+    return await asked.command("cancel_command", {"command": number})

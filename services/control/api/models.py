@@ -209,7 +209,7 @@ class CheckpointView(BaseModel):
 
 
 EventKind = Literal["epoch", "kept", "table", "command", "publication"]
-EndState = Literal["done", "refused", "failed"]
+EndState = Literal["done", "refused", "failed", "cancelled"]
 
 
 class EventView(BaseModel):
@@ -227,14 +227,15 @@ class EventView(BaseModel):
     publication: int | None = Field(default=None, description="number of the checkpoint that the lake shows")
 
 
-CommandState = Literal["accepted", "running", "done", "refused", "failed"]
+CommandState = Literal["accepted", "running", "done", "refused", "failed", "cancelled"]
 
 
 class CommandView(BaseModel):
     """A command: a change that was asked for, and what became of it.
 
     `accepted`: it is in the store, and survives every crash; `running`: the leader took it; then `done`, `refused`
-    (it made no sense any more) or `failed`, with cause and remedy. Times are seconds since 1970.
+    (it made no sense any more), `failed` or `cancelled` (by another command), with cause and remedy. Times are seconds
+    since 1970.
     """
 
     number: int = Field(description="commands are carried out in the order of their numbers", examples=[7])
@@ -247,4 +248,7 @@ class CommandView(BaseModel):
     remedy: str | None = None
     result: dict[str, Any] = Field(default_factory=dict, examples=[{"checkpoint": 42}])
     finished_at: float | None = None
+    waiting_for: str | None = Field(
+        default=None, description="what it waits for, by the leader", examples=["the Spark writer"]
+    )
     url: str = Field(description="where to ask for its state", examples=["/v1/pipelines/shop/commands/7"])

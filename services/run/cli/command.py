@@ -8,7 +8,7 @@ import click
 
 from cutline.services.client.rest.models import Command, Event
 from cutline.services.run.cli.printing import plain, when
-from cutline.services.run.cli.remote import Session, asks, limit_option, pipeline_argument
+from cutline.services.run.cli.remote import Session, asks, limit_option, orders, pipeline_argument
 
 NUMBER = click.argument("number", type=click.IntRange(min=1))
 
@@ -67,6 +67,15 @@ def show(session: Session, pipeline: str, number: int) -> None:
 def wait(session: Session, pipeline: str, number: int, wait: float) -> None:
     """Wait until a command is carried out; the exit code is 1 if it is refused or fails."""
     session.told(session.client.wait_for_command(pipeline, number, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@NUMBER
+@orders
+def cancel(session: Session, pipeline: str, number: int, wait: float) -> None:
+    """Cancel a command, as long as it has no effect that lasts."""
+    session.told(session.client.cancel_command(pipeline, number, wait=wait))
 
 
 @click.command("events")

@@ -419,8 +419,8 @@ MUTANTS = (
     mutant(
         "a table that comes later to a pipeline without a snapshot has none either",
         ENUMERATOR,
-        "                find = FindTables(begins=not (self.tables or self.gone), ",
-        "                find = FindTables(begins=True, ",
+        "                begins = not (self.tables or self.gone or self._anew)\n",
+        "                begins = True\n",
         feature="start",
     ),
     mutant(

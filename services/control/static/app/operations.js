@@ -160,6 +160,12 @@ export const OPERATIONS = {
     says: ({ table }) => [`What another user committed to the lake table ${table.table} is replaced by what the source has.`],
     send: (context) => ["POST", tableAt(context, "/lake"), { choice: "overwrite", seen: context.table.seen ?? null }],
   },
+  cancel_command: {
+    title: "Cancel the command", short: "Cancel", icon: "cross", tone: "paused", role: "operator",
+    when: byRules("cancel_command"),
+    says: ({ command }) => [`Command ${label(command.number)} is withdrawn, unless it has had an effect that lasts.`],
+    send: (context) => ["POST", at(context, `/commands/${context.command.number}/cancel`)],
+  },
   restore_version: {
     title: "Bring this version back", short: "Restore", icon: "back", tone: "snapshot", role: RULES.restore_version.role,
     when: byRules("restore_version"),

@@ -79,7 +79,7 @@ export const RULES = {
   "states": {
    "paused": "the pipeline is paused: resume it first",
    "stopped": "the pipeline is stopped: start it first",
-   "halted": "the pipeline is halted: remove the cause and resume it first",
+   "halted": "the pipeline is halted: remove the cause and resume it, or read every table again",
    "ended": "the pipeline has ended at its stop: make another pipeline",
    "deleting": "the pipeline is being deleted: wait until it is gone, or use another name"
   },
@@ -92,7 +92,7 @@ export const RULES = {
   "states": {
    "paused": "the pipeline is paused: resume it first",
    "stopped": "the pipeline is stopped: start it first",
-   "halted": "the pipeline is halted: remove the cause and resume it first",
+   "halted": "the pipeline is halted: remove the cause and resume it, or read every table again",
    "ended": "the pipeline has ended at its stop: make another pipeline",
    "deleting": "the pipeline is being deleted: wait until it is gone, or use another name"
   },
@@ -100,6 +100,15 @@ export const RULES = {
  },
  "delete_savepoint": {
   "command": "delete_savepoint",
+  "role": "operator",
+  "taken": "alone",
+  "states": {
+   "deleting": "the pipeline is being deleted: wait until it is gone, or use another name"
+  },
+  "phases": {}
+ },
+ "cancel_command": {
+  "command": "cancel_command",
   "role": "operator",
   "taken": "alone",
   "states": {
@@ -173,7 +182,7 @@ export const RULES = {
   "states": {
    "paused": "the pipeline is paused: resume it first",
    "stopped": "the pipeline is stopped: start it first",
-   "halted": "the pipeline is halted: remove the cause and resume it first",
+   "halted": "the pipeline is halted: remove the cause and resume it, or read every table again",
    "ended": "the pipeline has ended at its stop: make another pipeline",
    "deleting": "the pipeline is being deleted: wait until it is gone, or use another name"
   },
@@ -190,7 +199,7 @@ export const RULES = {
   "states": {
    "paused": "the pipeline is paused: resume it first",
    "stopped": "the pipeline is stopped: start it first",
-   "halted": "the pipeline is halted: remove the cause and resume it first",
+   "halted": "the pipeline is halted: remove the cause and resume it, or read every table again",
    "ended": "the pipeline has ended at its stop: make another pipeline",
    "deleting": "the pipeline is being deleted: wait until it is gone, or use another name"
   },
@@ -210,7 +219,7 @@ export const RULES = {
   "states": {
    "paused": "the pipeline is paused: resume it first",
    "stopped": "the pipeline is stopped: start it first",
-   "halted": "the pipeline is halted: remove the cause and resume it first",
+   "halted": "the pipeline is halted: remove the cause and resume it, or read every table again",
    "ended": "the pipeline has ended at its stop: make another pipeline",
    "deleting": "the pipeline is being deleted: wait until it is gone, or use another name"
   },
@@ -227,7 +236,7 @@ export const RULES = {
   "states": {
    "paused": "the pipeline is paused: resume it first",
    "stopped": "the pipeline is stopped: start it first",
-   "halted": "the pipeline is halted: remove the cause and resume it first",
+   "halted": "the pipeline is halted: remove the cause and resume it, or read every table again",
    "ended": "the pipeline has ended at its stop: make another pipeline",
    "deleting": "the pipeline is being deleted: wait until it is gone, or use another name"
   },
@@ -247,7 +256,7 @@ export const RULES = {
   "states": {
    "paused": "the pipeline is paused: resume it first",
    "stopped": "the pipeline is stopped: start it first",
-   "halted": "the pipeline is halted: remove the cause and resume it first",
+   "halted": "the pipeline is halted: remove the cause and resume it, or read every table again",
    "ended": "the pipeline has ended at its stop: make another pipeline",
    "deleting": "the pipeline is being deleted: wait until it is gone, or use another name"
   },

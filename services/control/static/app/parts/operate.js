@@ -64,7 +64,7 @@ function Confirmation({ id, context, me, done, onClose }) {
 const subject = ({ pipeline, table, checkpoint, version }) =>
   [pipeline.name, table?.table, checkpoint && `checkpoint ${label(checkpoint.number)}${checkpoint.name ? `, ${checkpoint.name}` : ""}`, version && `version ${label(version)}`].filter(Boolean).join(" · ");
 
-const FINAL = ["done", "refused", "failed"];
+const FINAL = ["done", "refused", "failed", "cancelled"];
 
 /** Show the command's states as a toast until it has ended. */
 export async function follow(command, operation, done) {

@@ -4,7 +4,7 @@ import { ago, label, moment } from "../format.js";
 import { usePoll } from "../hooks.js";
 import { html, useEffect, useState } from "../html.js";
 import { Icon } from "../icons.js";
-import { Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
+import { Button, Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
 
 const MOST = 500;
 /** Not publications: there is one a checkpoint, and Cuts lists them. */
@@ -12,7 +12,7 @@ export const KINDS_TOLD = "epoch,kept,table,command";
 const KINDS = { epoch: ["again", "catch-up"], kept: ["flag", "snapshot"], table: ["database", "live"], command: ["person", "catch-up"] };
 const toneOf = (event) => (/quarantin|fail|lost|gave up/.test(event.text) ? "quarantined" : (KINDS[event.kind]?.[1] ?? "plain"));
 
-export function Activity({ pipeline }) {
+export function Activity({ pipeline, ask }) {
   const [text, setText] = useState("");
   const live = useEvents(pipeline.name);
   const wanted = text.trim().toLowerCase();
@@ -23,7 +23,7 @@ export function Activity({ pipeline }) {
         <div class="card-head"><h2>Events <span class="live-mark ${live.connected ? "on" : ""}">${live.connected ? "live" : "connecting"}</span></h2><${Search} label="Find an event" value=${text} onInput=${setText} /></div>
         <div class="event-scroll" tabindex="0" role="region" aria-label="Newest events first"><${EventList} events=${shown} error=${live.error} /></div>
       </section>
-      <${Card} title="Commands" body=${false}><${Commands} pipeline=${pipeline} /><//>
+      <${Card} title="Commands" body=${false}><${Commands} pipeline=${pipeline} ask=${ask} /><//>
     </div>`;
 }
 
@@ -75,10 +75,10 @@ export function EventList({ events, error, few }) {
         <span class="event-text">${sentence(event.text)}</span><time class="small quiet nowrap number" title=${moment(event.at)} datetime=${new Date(event.at * 1000).toISOString()}>${ago(event.at)}</time></li>`)}</ol>`;
 }
 
-const STATE_TONES = { accepted: "waiting", running: "snapshot", done: "live", refused: "paused", failed: "quarantined" };
-const STATE_ICONS = { accepted: "clock", running: "again", done: "check", refused: "minus", failed: "warning" };
+const STATE_TONES = { accepted: "waiting", running: "snapshot", done: "live", refused: "paused", failed: "quarantined", cancelled: "paused" };
+const STATE_ICONS = { accepted: "clock", running: "again", done: "check", refused: "minus", failed: "warning", cancelled: "cross" };
 
-function Commands({ pipeline }) {
+function Commands({ pipeline, ask }) {
   const found = usePoll((signal) => get(pipelinePath(pipeline.name, "/commands?limit=50"), { signal }), 2, `commands ${pipeline.name}`);
   if (found.error && !found.data) return html`<div class="card-body"><${Failure} error=${found.error} retry=${found.refresh} /></div>`;
   const all = [...(found.data ?? [])].sort((a, b) => b.number - a.number);
@@ -90,7 +90,8 @@ function Commands({ pipeline }) {
       <li key=${command.number}>
         <div class="row spread"><span><span class="quiet number">${label(command.number)}</span> <b>${name(command)}</b> <span class="soft">${about(command)}</span></span>
           <span class="badge tone-${STATE_TONES[command.state]}"><${Icon} name=${STATE_ICONS[command.state]} size=${12} />${command.state}</span></div>
-        <p class="small quiet">by ${command.by}, ${ago(command.at)}</p>
+        <p class="small quiet">by ${command.by}, ${ago(command.at)}${command.waiting_for ? `; waits for ${command.waiting_for}` : ""}</p>
+        ${["accepted", "running"].includes(command.state) && command.kind !== "cancel_command" && html`<div class="actions"><${Button} size="small" icon="cross" onClick=${() => ask("cancel_command", { command })}>Cancel<//></div>`}
         ${command.cause && html`<p class="small cause">${sentence(command.cause)} ${sentence(command.remedy)}</p>`}
       </li>`)}</ol>`;
 }
