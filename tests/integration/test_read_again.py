@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.mesh import Mesh, Pipeline, content, cuts, differences
+from tests.integration.mesh import Mesh, Pipeline, content, cuts, differences, waited
 from tests.integration.operator import command, done, outcome
 from tests.servers import Database, MariaDB, MySQL
 
@@ -33,7 +33,12 @@ def purged(server: Database) -> None:
         server.execute("SET GLOBAL slave_connections_needed_for_purge = 0")
     server.execute("FLUSH BINARY LOGS", "INSERT INTO s.u VALUES (10, 10)", "FLUSH BINARY LOGS")
     newest = server.execute("SHOW BINARY LOGS")[-1][0]
-    server.execute(f"PURGE BINARY LOGS TO '{newest}'")
+
+    def gone() -> bool:
+        server.execute(f"PURGE BINARY LOGS TO '{newest}'")
+        return str(server.execute("SHOW BINARY LOGS")[0][0]) == newest
+
+    waited(gone, "the dump that has just ended to let go of the binlog", 30)
 
 
 def was_reset(server: Database) -> None:
