@@ -628,6 +628,8 @@ class PipelineStore:
         if any(isinstance(base, int) and base < n and base not in kept for base in asked):
             return False
         last = self.last_slot()
+        if last and self.entry(last) is None:
+            return False  # the pipeline was deleted meanwhile
         return last == 0 or n in follow(last, self.entry)
 
     def retire(
