@@ -30,10 +30,11 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import BinaryIO, NewType
 
-from cutline.common.errors import ConfigError
+from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.store.backends import Backend
 from cutline.common.store.envelope import opened, sealed
 
@@ -92,8 +93,9 @@ class Lives:
         numbers = self._numbers()
         if self._looks % _LOOK_ANEW == 1:
             for folder in self._backend.names(""):
-                if PIPELINE_NAME.fullmatch(folder) and folder not in numbers and self._carry_over(folder):
-                    numbers[folder] = {1: False}
+                with suppress(ConfigError):  # of another version of Cutline, whose it stays
+                    if PIPELINE_NAME.fullmatch(folder) and folder not in numbers and self._carry_over(folder):
+                        numbers[folder] = {1: False}
         found = [life for name in sorted(numbers) if (life := self._newest(name, numbers[name])) is not None]
         self._defined = {
             life.key for life in found if life.key in self._defined or self._backend.exists(f"{life.folder}/{DEFINED}")
@@ -192,9 +194,13 @@ class Lives:
         return self._backend.create(_began(life.name, life.number), sealed(asdict(life)))
 
     def _carry_over(self, name: str) -> bool:
-        """Make a pipeline of an older form of the store life 1 of its name; whether there is one."""
-        if not self._backend.exists(f"{name}/{DEFINED}"):
+        """Make a pipeline of an older form of the store life 1 of its name; whether there is one. ConfigError, with
+        nothing written, if its definition is of a version of Cutline that this one can't read."""
+        definition = self._backend.read(path := f"{name}/{DEFINED}")
+        if definition is None:
             return False
+        with suppress(ProtocolError):  # whoever reads a damaged definition tells so
+            opened(definition, self._backend.location(path))
         self._put(Life(name=name, number=1, id=secrets.token_hex(6), folder=name, at=time.time()))
         return True
 

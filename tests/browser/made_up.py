@@ -319,6 +319,7 @@ class Stage:
         source_time = now - lag if running else now - made.lag
         return {
             "name": made.name,
+            "id": "5f0c2d9a7b31",
             "definition": made.versions[-1]["definition"],
             "epoch": None if not made.begun else 4 if made.led else 2,
             "leader": "enumerator-7c1e20a94bd3" if made.led else None,

@@ -429,7 +429,7 @@ def test_tables_that_the_lake_could_not_tell_from_cutlines_own(pipeline: Path) -
 
 def test_a_warehouse_whose_pipeline_this_store_does_not_know(defined: Path) -> None:
     lake_of(defined.parent, captured(defined), **{"cutline.pipeline": "shop"})
-    refused(defined, "has tables of the pipeline 'shop'", "is not in the store", "another warehouse")
+    refused(defined, "has tables of a pipeline 'shop'", "is not in the store", "adopt: true", "another warehouse")
 
 
 def test_a_warehouse_that_is_no_catalogue(defined: Path) -> None:

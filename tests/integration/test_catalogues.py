@@ -299,6 +299,7 @@ def test_a_catalogue_holds_tables_apart_whose_names_with_a_dot_between_are_the_s
     tables = [
         schema(table, ("id",), id="bigint", note="varchar(40)", price="decimal(10,2)")
         for table in ("my.`db.t`", "`my.db`.t", "`my.db.t`.`.`", "`my.db`.`t.files`", "my.t`x", "my.db")
+        if kind != "rest" or table != "`my.db.t`.`.`"  # which chooses folders by names, so that one is refused
     ]
     with ExitStack() as stack:
         catalog: dict[str, str] = {}

@@ -408,9 +408,9 @@ def test_a_select_that_gives_nothing_in_its_time_is_tried_again_with_more(table:
     chunked = table("id INT PRIMARY KEY", "(1), (2)")
     with closing(chunked.server.connect()) as other:
         other.cursor().execute(f"LOCK TABLES {chunked.table_id} WRITE")
-        timer = threading.Timer(2.5, other.cursor().execute, ("UNLOCK TABLES",))
+        timer = threading.Timer(0.5, other.cursor().execute, ("UNLOCK TABLES",))  # before a wait for a lock is given up
         timer.start()
-        assert chunked.read(seconds=1.0)[1].rows == 2
+        assert chunked.read(seconds=0.3)[1].rows == 2
         timer.join()
 
 
