@@ -87,9 +87,10 @@ class LoginConnection(_Connection):
         return None
 
     def _refusal(self, name: str, remedy: str) -> SourceRefused:
-        return SourceRefused(
-            f"{self._address} asked for the password itself ({name}), and did not get it (source.tls is {self._mode});"
-            f" {remedy}"
+        user = self.user.decode(errors="replace") if isinstance(self.user, bytes) else self.user
+        return SourceRefused(  # MySQL also asks so for users that it does not know, to hide which ones it knows
+            f"{self._address} asked for the password of user {user!r} itself ({name}), and did not get it (source.tls"
+            f" is {self._mode}); see that the server knows this user, or {remedy}"
         )
 
     def _allow_long_form(self) -> None:
