@@ -168,7 +168,7 @@ def test_a_start_ends_while_its_sweep_of_the_store_goes_on(bench: SparkBench, mo
     journal.checkpoint()
     incarnation = bench.apply()
 
-    def retire(*_: Any) -> None:
+    def retire(*_: Any, **__: Any) -> None:
         sweeping.set()
         go_on.wait(60)
 
