@@ -335,7 +335,8 @@ def app(stage: Stage) -> FastAPI:
     @made_up.post("/v1/source/schemas")
     async def source_schemas(request: Request) -> Any:
         role(request, "admin")
-        return [{"name": "crm", "tables": 9}, {"name": "shop", "tables": len(SHOP)}]
+        counts = {"crm": 9, "shop": len(SHOP)}
+        return [{"name": name, "glob": f"{name}.*", "tables": tables} for name, tables in counts.items()]
 
     @made_up.post("/v1/source/tables")
     async def source_tables(

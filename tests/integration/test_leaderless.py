@@ -46,7 +46,7 @@ def sizes(pipeline: Pipeline) -> dict[str, int]:
     folder = pipeline.mesh.folder / "store"
     files = {str(path): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     with pipeline.mesh.redis.client() as client:
-        streams = {key.decode(): client.xlen(key) for key in client.scan_iter(f"cutline:{pipeline.name}:*")}
+        streams = {key.decode(): client.xlen(key) for key in client.scan_iter(f"cutline:{pipeline.name}.*:*")}
     return {**files, **streams}
 
 
