@@ -45,6 +45,7 @@ from cutline.services.enumerator.events import (
     AskSparkWriter,
     BoundFound,
     CloseEpoch,
+    DeletePipeline,
     DescribeTable,
     Dismiss,
     EntryRefused,
@@ -96,6 +97,7 @@ from tests.records import LIFE
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain
 from tests.simulation.commanding import Operators
+from tests.simulation.hanging import Hanging
 from tests.simulation.lake import SimulatedLake, SparkWriter
 from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, SimulatedSource, Txn
 
@@ -416,6 +418,7 @@ class World:
             self.known_tables.pop()  # created later, as far as the pipeline can tell
         self.keyless = self.rng.random() < 0.1
         self.operators = Operators(self)
+        self.hanging = Hanging(self)
 
     # --- time ---
 
@@ -463,11 +466,11 @@ class World:
             self.at(rng.uniform(0.5, shape.chaos), self.ask_savepoint)
         self.operators.begin(begin, shape.chaos)
         self.at(shape.chaos, self.calm)
-        deadline = shape.chaos + 200.0
+        deadline = shape.chaos + 200.0 + self.hanging.seconds
         while self.heap and not self.finished:
             self.now, _, call, args = heapq.heappop(self.heap)
             self.events += 1
-            if self.now > deadline or self.events > 60_000:
+            if self.now > deadline or self.events > 60_000 + 500 * self.hanging.seconds:
                 raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
             call(*args)
         checks.journal_is_of_one_line(self)
@@ -491,7 +494,10 @@ class World:
                 self.replace(role)
         if not any(self.sparks):
             self.start_spark()
-        self.at(1.0, self.stop_writing)
+        if self.hanging.planned:
+            self.hanging.arm()
+        else:
+            self.at(1.0, self.stop_writing)
         self.at(0.5, self.operators.settle)
 
     def stop_writing(self) -> None:
@@ -543,6 +549,9 @@ class World:
 
     def write(self) -> None:
         if not self.writing:
+            return
+        if self.hanging.hangs:
+            self.at(1.0, self.write)
             return
         rng, source = self.rng, self.source
         chance = rng.random()
@@ -886,6 +895,17 @@ class World:
         elif role == "enumerator" or sum(s.alive and s.role == role for s in self.services) < 4:
             self.start_service(role)
 
+    def ask_source(self, service: SimulatedService, event_of: Callable[[], Event | None]) -> None:
+        """Ask the source a question; one that hangs answers once it goes on."""
+
+        def answer() -> Event | None:
+            if not self.hanging.hangs:
+                return event_of()
+            self.later(service, 1.0, answer)
+            return None
+
+        self.later(service, self.lag(2), answer)
+
     def later(self, service: SimulatedService, delay: float, event_of: Callable[[], Event | None]) -> None:
         """Do slow work in the background; its answer is dropped if the epoch that asked is over."""
         token = service.token
@@ -980,27 +1000,27 @@ class World:
                 service.token = None
             case Dismiss(before=before):
                 self.dismiss(before)
+            case DeletePipeline() if self.hanging.hangs:
+                self.hanging.deleting = True
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
                 self.operators.carry_out(service, effect)
             case FindPlace(table_id=table, generation=generation, low=low):
-                self.later(service, self.lag(2), lambda: self.find_place(table, generation, low))
+                self.ask_source(service, lambda: self.find_place(table, generation, low))
             case FindTables(begins=begins, known=known):
                 start = self.source.start(self.shape.start) if begins and self.shape.start else (None, None)
                 if start[0] is not None and service.leader is not None:
                     self.began[service.leader.epoch] = start[0][0]
-                self.later(service, self.lag(2), lambda: self.find_tables(service, begins, known, *start))
+                self.ask_source(service, lambda: self.find_tables(service, begins, known, *start))
             case FindStop(stop=stop):
-                self.later(service, self.lag(2), lambda: self.find_stop(service, stop))
+                self.ask_source(service, lambda: self.find_stop(service, stop))
             case DescribeTable(table_id=table, generation=generation):
-                self.later(
-                    service,
-                    self.lag(2),
-                    lambda: TableDescribed(generation=generation, table=self.table_described(table)),
+                self.ask_source(
+                    service, lambda: TableDescribed(generation=generation, table=self.table_described(table))
                 )
             case FindRange():
-                self.later(service, self.lag(2), lambda: self.find_range(effect))
+                self.ask_source(service, lambda: self.find_range(effect))
             case FindBound():
-                self.later(service, self.lag(2), lambda: self.find_bound(effect))
+                self.ask_source(service, lambda: self.find_bound(effect))
             case _:
                 raise Failure(f"nobody can carry out {effect}")
 
@@ -1123,7 +1143,7 @@ class World:
             locked = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=Remedy.WAIT)
             self.tell(service, service.token, locked)
             return
-        low = self.source.low(self.now)
+        low = None if self.hanging.hangs else self.source.low(self.now)
         if low is None:
             self.at(0.1, self.take_low, service, chunk, connection)
             return
@@ -1140,8 +1160,8 @@ class World:
             self.at(0.05, self.take_low, service, chunk, connection)
             return
         split = chunk["split"]
-        if split.table_id in self.source.frozen:  # the DDL's metadata lock
-            self.count["SELECT waits for a DDL"] += 1
+        if split.table_id in self.source.frozen or self.hanging.hangs:  # the DDL's metadata lock
+            self.count["SELECT waits for a DDL"] += not self.hanging.hangs
             self.at(0.05, self.select, service, chunk, connection)
             return
         chunk["rows"] = self.source.select(split)
@@ -1212,6 +1232,9 @@ class World:
         self.later(service, self.lag(), lambda: event)
 
     def changes_read(self, service: SimulatedService, order: ReadChanges) -> Event | None:
+        if (nothing := self.hanging.read(order)) is not None:
+            self.later(service, 0.5, lambda: nothing)
+            return None
         dump = service.dumps.setdefault(order.cursor, SimulatedDump())
         max_rows = self.rng.randrange(1, self.shape.max_rows + 1)
         try:
@@ -1224,7 +1247,9 @@ class World:
                     self.later(service, self.rng.uniform(0.2, 0.6), lambda: self.changes_read(service, order))
                     return None
                 dump.connection = self.source.connection
+            max_rows = 1 if self.hanging.armed else max_rows
             event = self.source.read(order, dump.prepared, exact=self.shape.exact, max_rows=max_rows)
+            self.hanging.look(event)
         except SourceLost as error:
             self.halts_expected |= self.source.servers > 1 or self.source.purged > 0
             self.count["source refused: its history parted or its identity changed"] += 1
