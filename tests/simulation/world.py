@@ -94,12 +94,13 @@ from cutline.services.reader.machine import Reader
 from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.records import LIFE
-from tests.simulation import checks
+from tests.simulation import checks, upkeeping
 from tests.simulation.checks import Failure, chain
 from tests.simulation.commanding import Operators
 from tests.simulation.hanging import Hanging
 from tests.simulation.lake import SimulatedLake, SparkWriter
 from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, SimulatedSource, Txn
+from tests.simulation.upkeeping import Upkeeping
 
 LEASE_SECONDS = 5.0
 LEAVE_SECONDS = 8.0
@@ -295,7 +296,6 @@ class SimulatedService:
     # a leader's
     leader: Leader | None = None
     held_seen: float = -100.0
-    wants_older: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,7 +391,6 @@ class World:
         self.halts_expected = False
         self.schemas: dict[str, TableSchema] = {}  # that parts have named
         self.retired = 0  # the publication behind which records were removed
-        self.older_restores: list[int] = []  # epochs whose base was an older one on request
         self.facts: list[tuple[str, Event]] = []
         self.versions: dict[str, dict[Any, Any]] = {}
         self.quarantined: set[str] = set()
@@ -419,6 +418,7 @@ class World:
         self.keyless = self.rng.random() < 0.1
         self.operators = Operators(self)
         self.hanging = Hanging(self)
+        self.upkeeping = Upkeeping(self)
 
     # --- time ---
 
@@ -467,13 +467,15 @@ class World:
         self.operators.begin(begin, shape.chaos)
         self.at(shape.chaos, self.calm)
         deadline = shape.chaos + 200.0 + self.hanging.seconds
-        while self.heap and not self.finished:
-            self.now, _, call, args = heapq.heappop(self.heap)
-            self.events += 1
-            if self.now > deadline or self.events > 60_000 + 500 * self.hanging.seconds:
-                raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
-            call(*args)
-        checks.journal_is_of_one_line(self)
+        with upkeeping.simulated(self):
+            while self.heap and not self.finished:
+                self.now, _, call, args = heapq.heappop(self.heap)
+                self.events += 1
+                if self.now > deadline or self.events > 60_000 + 500 * self.hanging.seconds:
+                    raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
+                call(*args)
+            checks.journal_is_of_one_line(self)
+            upkeeping.nothing_old_is_left(self)
 
     def start_all(self) -> None:
         shape = self.shape
@@ -1398,14 +1400,6 @@ class World:
             anew = last.anew if isinstance(last, EpochEntry) else None
             epoch = journal[last.epoch]
             entered = epoch.command if isinstance(epoch, EpochEntry) else None
-        if service.wants_older and base is not None:
-            service.wants_older = False
-            kept = {n for n, record in self.store.publications.items() if record.kept}
-            older = [n for n in chain(journal) if n < base and (n >= self.retired or n in kept)]
-            if older:
-                base = self.rng.choice(older[-3:])
-                self.older_restores.append(tail + 1)
-                self.count["restore from an older checkpoint"] += 1
         newest = journal[base] if base is not None else None
         answered = newest.request if isinstance(newest, CheckpointEntry) else None
         known = self.operators.read(service)
@@ -1505,8 +1499,8 @@ class World:
         if spark is None:
             return
         did = spark.step()
-        if did == "idle" and self.rng.random() < 0.1:
-            spark.retire()
+        if did != "again":
+            self.upkeeping.do(spark)
         if did == "again":
             self.sparks[index] = None
             self.start_spark()
@@ -1523,6 +1517,9 @@ class World:
                 self.count["zombie Spark writer"] += 1
                 delay += self.rng.uniform(1, 6)
                 self.at(0.5, self.start_spark)
+            elif did == "applied" and luck < 0.08:
+                self.count["long apply"] += 1
+                delay += self.upkeeping.rng.uniform(4, 20)
             elif did == "started" and luck < 0.5:
                 self.count["Spark writer started slowly"] += 1
                 delay += self.rng.uniform(1, 4)
@@ -1727,10 +1724,8 @@ class World:
 
     def fault_older(self) -> None:
         """An operator asks for a restore from an older checkpoint."""
-        holder = self.lease[0]
-        if holder is not None and holder.alive and holder.leader is not None and holder.leader.state == "leading":
-            holder.wants_older = True
-            self.tell(holder, "any", EpochFailed(epoch=holder.epoch, cause="an operator asked for an older checkpoint"))
+        if older := chain(self.store.journal)[:-1]:
+            self.operators.command("restore", checkpoint=self.rng.choice(older[-3:]))
 
     def ask_savepoint(self) -> None:
         """A person commands a savepoint."""
