@@ -304,4 +304,34 @@ CHANNELS = tuple(
         "tail of a stream lost",
     )
 )
-BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *COMMANDS, *STREAM, *STORE, *CHANNELS)
+LIVES = tuple(
+    f"lives: {situation}"
+    for situation in (
+        "a deletion says for what it waits",
+        "a zombie wrote into the folder of its ended life",
+        "compared",
+        "define done",
+        "deleted with its tables",
+        "deleted without its tables",
+        "enumerator killed",
+        "enumerator suspended",
+        "lake away",
+        "life begun",
+        "main moved",
+        "member suspended",
+        "nothing of an ended life is left",
+        "pause done",
+        "promise kept",
+        "publications of an earlier life refused",
+        "redis away",
+        "restore done",
+        "retention removed a file",
+        "spark killed",
+        "spark suspended",
+        "store away",
+        "table dropped",
+        "table of an earlier life refused",
+        "table of an earlier life taken over",
+    )
+)
+BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *COMMANDS, *STREAM, *STORE, *CHANNELS, *LIVES)

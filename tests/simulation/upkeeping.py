@@ -1,5 +1,5 @@
-"""The upkeep of simulated Spark writers: the real spark_writer/upkeep.py, with its real rule of what retention keeps, on
-the simulated lake and the real store in memory. Its sweep of the store runs later, beside applies, publications, and
+"""The upkeep of simulated Spark writers: the real spark_writer/upkeep.py and its rule of what retention keeps, on the
+simulated lake and the real store in memory. Its sweep of the store runs later, beside applies, publications, and
 restores that people command meanwhile.
 
 Checked after each expiry: what a restore or a reader may still ask for is there (`whatever_can_be_restored_is_whole`);
@@ -166,7 +166,7 @@ def _restorable(world: World) -> list[Publication]:
     found = {record.n: record for record in (*within, *newest)}
     kept = [n for n in sorted(publications, reverse=True) if publications[n].kept and n in on_chain]
     released = store.released()
-    for n in kept[: SAVEPOINTS]:
+    for n in kept[:SAVEPOINTS]:
         if n not in released:
             found[n] = publications[n]
     return list(found.values())
