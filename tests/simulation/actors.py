@@ -25,6 +25,7 @@ def _taken() -> Any:
     return lock
 
 
+MOST_TURNS = 20_000
 ALONE = 0.6
 """The chance that nobody else comes at a call."""
 
@@ -102,10 +103,15 @@ class Actors:
 
     def run(self, over: Callable[[], bool], deadline: float) -> None:
         """Give turns until the world is over; raise what a thread raised. Wrong if that lasts beyond the deadline."""
+        turns = 0
         try:
             while not over():
                 ready = [a for a in self.alive if max(a.wake, a.process.suspended_until) <= self.clock.now]
+                turns += 1
+                if turns > MOST_TURNS:
+                    raise Wrong(f"{MOST_TURNS} turns at one moment: somebody waits without a pause")
                 if not ready:
+                    turns = 0
                     self.clock.now = min(max(a.wake, a.process.suspended_until) for a in self.alive)
                     if self.clock.now > deadline:
                         raise Wrong("no end in sight")
