@@ -78,7 +78,7 @@ def check(
     try:
         life = store.pipeline(config.name).life if known is not None else None
         for table, owner, made_by in lake.owners(config):
-            if owner != config.name and config.select([table]) and not is_own(table):
+            if owner != config.name and config.select([table]) and not is_own(table, config.sink.own_namespace):
                 relation = f"belongs to the pipeline {owner!r}" if owner else "was not made by Cutline"
                 faults.append(
                     f"the table {table} in the warehouse {config.sink.warehouse} {relation}; choose another warehouse"

@@ -462,6 +462,7 @@ async def test_an_etag_changes_with_the_state_and_an_unchanged_pipeline_is_304(
         ({"values": {"tinyint1": "boolean"}}, "values.tinyint1"),
         ({"snapshot": {"chunks": "exact"}}, "snapshot.chunks"),
         ({"keyless": "append"}, "keyless"),
+        ({"sink": {"own_namespace": "meta"}}, "sink.own_namespace"),
     ],
 )
 async def test_what_can_not_change_is_refused_and_the_remedy_is_a_new_pipeline(
