@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from glob import escape
 
 from cutline.common.errors import ConfigError
 
@@ -66,6 +67,11 @@ def split_names(text: str) -> tuple[str, ...]:
 def unquoted(table_id: str) -> str:
     """`database.table` without backticks, as others may spell it; not an id, since two tables may share it."""
     return ".".join(split_table_id(table_id))
+
+
+def glob_of(table_id: str) -> str:
+    """The glob that matches this table and no other, whatever characters its names have."""
+    return table_id_of(*map(escape, split_table_id(table_id)))
 
 
 def spellings(text: str) -> list[str]:

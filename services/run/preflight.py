@@ -118,7 +118,7 @@ def check(
     if faults:
         raise ConfigError(*faults)
     faults = [fault] if workdir is not None and (fault := _unwritable("work folder", workdir)) else []
-    for write in (partial(catalogue.probe, sink), Store(store_url).prepare):
+    for write in (partial(catalogue.probe, sink), store.prepare):
         try:
             write()
         except ConfigError as error:
