@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from glob import escape
 
 from cutline.common.errors import ConfigError
 
@@ -71,7 +70,12 @@ def unquoted(table_id: str) -> str:
 
 def glob_of(table_id: str) -> str:
     """The glob that matches this table and no other, whatever characters its names have."""
-    return table_id_of(*map(escape, split_table_id(table_id)))
+    return table_id_of(*(escaped(name) for name in split_table_id(table_id)))
+
+
+def escaped(name: str) -> str:
+    """A half of a glob that matches this name and no other."""
+    return re.sub(r"[*?[]", r"[\g<0>]", name)
 
 
 def spellings(text: str) -> list[str]:
