@@ -171,6 +171,7 @@ class Pipeline:
             await finished(self.lease.release())
             await self._close()
             self.source.close()
+            self.commanding.close()
 
     # --- observations ---
 

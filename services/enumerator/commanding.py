@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cutline.common.config.pipeline import FIXED, PipelineConfig
-from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, choice
@@ -37,12 +37,14 @@ from cutline.services.enumerator.events import (
     Settings,
     WriteOutcome,
 )
+from cutline.services.enumerator.reach import place_after, verify_reach
 
 ASK_AGAIN_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 LEAVE_SECONDS = 3.0
 """A member notices within this time that the streams of its epoch are gone: it sends something each second."""
 SPARK_SECONDS = 90.0  # how long a Spark writer may take to answer
+SOURCE_SECONDS = 20.0  # how long the source may take, before a restore
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -94,6 +96,7 @@ class Commanding:
         self.store = store
         self.registry = registry
         self._settings_of = settings_of
+        self._source = Threads(f"{store.name}-restore")
         self.purging = False  # a deletion waits until the Spark writer has dropped the lake tables
 
     def read(self) -> tuple[int, Orders, tuple[Command, ...], tuple[Command, ...]]:
@@ -126,8 +129,8 @@ class Commanding:
                 return await in_store(self._write, outcome)
             case PutDefinition(command=command, in_force=in_force):
                 return await in_store(self._define, command, in_force)
-            case FindBase(command=command):
-                return await in_store(self._find_base, command)
+            case FindBase(command=command, definition=definition):
+                return await self._find_base(command, definition)
             case ReleaseSavepoint(command=command):
                 return await in_store(self._release, command)
             case AskSparkWriter(command=command):
@@ -169,14 +172,36 @@ class Commanding:
         limits = asdict(settings.limits) if settings.limits != before.limits else None
         return DefinitionPut(n=n, version=version, settings=settings, limits=limits)
 
-    def _find_base(self, command: Command) -> Event:
+    async def _find_base(self, command: Command, definition: int) -> Event:
         n, checkpoint = command.n, command.arguments.get("checkpoint")
-        if isinstance(checkpoint, int) and restorable(self.store, checkpoint):
+        if not isinstance(checkpoint, int) or not await in_store(restorable, self.store, checkpoint):
+            others = await in_store(restorable_savepoints, self.store)
+            kept = ", ".join(map(str, others))
+            remedy = f"choose one that is kept, as {kept}" if others else "take a checkpoint first"
+            cause = f"checkpoint {checkpoint} can't be restored: it does not exist, or retention removed it"
+            return refused(n, cause, remedy)
+        place = await in_store(place_after, self.store, checkpoint)
+        if place is None:
             return BaseFound(n=n)
-        others = restorable_savepoints(self.store)
-        remedy = f"choose one that is kept, as {', '.join(map(str, others))}" if others else "take a checkpoint first"
-        cause = f"checkpoint {checkpoint} can't be restored: it does not exist, or retention removed it"
-        return refused(n, cause, remedy)
+        config = await in_store(self.config, definition)
+        try:
+            async with asyncio.timeout(SOURCE_SECONDS):
+                await self._source.call(verify_reach, config.source, place)
+        except SourceLost as error:
+            return refused(
+                n,
+                f"checkpoint {checkpoint} can't be restored: the source can't go on at {place}, where it stands."
+                f" {error.cause}",
+                f"restore a later checkpoint, or read every table again: cutline pipeline read-again {self.store.name}",
+            )
+        except (TimeoutError, CutlineError) as error:
+            problem = str(error) or f"it has not answered for {SOURCE_SECONDS:.0f} s"
+            return BaseFound(
+                n=n,
+                warning=f"the source could not be asked whether it still has the binlog after {place}: {problem}; if it"
+                " has not, the pipeline halts there and says so, and reading every table again helps",
+            )
+        return BaseFound(n=n)
 
     def _release(self, command: Command) -> Event:
         n, checkpoint = command.n, command.arguments.get("checkpoint")
@@ -234,6 +259,10 @@ class Commanding:
         if table not in ((status.get(SPARK_WRITER) or {}).get("quarantined") or {}):
             raise ConfigError(f"{table} is not quarantined")
         return {"kind": "retry", "table": table}
+
+    def close(self) -> None:
+        """End its thread, without waiting for a source that is being asked."""
+        self._source.end()
 
     async def delete(self, *, purge: bool) -> None:
         """Remove the pipeline's files, all but what says that it is being deleted. May be repeated after any part of

@@ -149,8 +149,8 @@ def sent_bytes(pipeline: Pipeline) -> int:
 def test_members_whose_checkpoint_the_store_refuses_wait_at_their_bound_and_go_on_once_it_is_written(
     mariadb: MariaDB, table: str, tmp_path: Path
 ) -> None:
-    """1. The store refuses the entry of a checkpoint, and the source goes on. 2. The reader stops at its bound, and says
-    so, with what the checkpoint lacks. 3. The store takes the entry: the same epoch goes on, and nothing is lost."""
+    """1. The store refuses the entry of a checkpoint, and the source goes on. 2. The reader stops at its bound and says
+    so, the leader what the checkpoint lacks. 3. The store takes the entry: the epoch goes on, and nothing is lost."""
     refused = tmp_path / "refused"
     environment, programs = {"REFUSED": str(refused)}, {"enumerator": ("-c", REFUSING)}
     with Mesh(tmp_path, readers=1, writers=1, environment=environment, programs=programs) as mesh:
@@ -182,7 +182,7 @@ def test_members_whose_checkpoint_the_store_refuses_wait_at_their_bound_and_go_o
 def test_checkpoints_come_sooner_than_their_interval_where_many_rows_have_none(
     mariadb: MariaDB, table: str, tmp_path: Path
 ) -> None:
-    """A snapshot of 40 MB with a checkpoint an hour, and a bound of 4 MiB: the bound holds, and no hour is waited for."""
+    """A snapshot of 40 MB with a checkpoint an hour and a bound of 4 MiB: it holds, and no hour is waited for."""
     rows = ",".join(f"({number},'{'z' * 1000}')" for number in range(4000))
     mariadb.execute(f"INSERT INTO {table} VALUES {rows}")
     for times in range(1, 10):

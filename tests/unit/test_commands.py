@@ -5,18 +5,21 @@ import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from cutline.common.errors import ConfigError, ProtocolError
+from cutline.common.config.pipeline import parse
+from cutline.common.errors import ConfigError, PositionLost, ProtocolError, SourceLost, SourceRefused, Unavailable
+from cutline.common.positions import Position
 from cutline.common.store import commands
 from cutline.common.store.commands import Command, Orders, Outcome
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.enumerator import commanding
 from cutline.services.enumerator.commanding import Commanding
-from cutline.services.enumerator.events import AskSparkWriter, CommandAnswered
+from cutline.services.enumerator.events import AskSparkWriter, BaseFound, CommandAnswered, FindBase
 from tests import records
 
 
@@ -199,11 +202,52 @@ def test_no_spark_writer_answers_at_once_that_none_is_running(shop: PipelineStor
         async def services(self) -> list[Any]:
             return []
 
-    commanding = Commanding(shop, Nobody(), lambda config: None)  # type: ignore[arg-type, return-value]
+    leaders = Commanding(shop, Nobody(), lambda config: None)  # type: ignore[arg-type, return-value]
     asked = AskSparkWriter(command=add(shop, "lake", arguments={"table": "d.t", "choice": "accept"}))
-    answer = asyncio.run(asyncio.wait_for(commanding.carry_out(asked), 5.0))
+    answer = asyncio.run(asyncio.wait_for(leaders.carry_out(asked), 5.0))
     assert isinstance(answer, CommandAnswered)
     assert (answer.state, answer.cause) == ("refused", "no Spark writer is running, and only one can do this")
+
+
+PLACE = Position(server="s", file="b.000001", offset=4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "words"),
+    [
+        (None, "found", ""),
+        (PositionLost("The binlog file b.000001 is purged"), "refused", "at b.000001:4, where it stands. The binlog"),
+        (SourceLost("The source is another server"), "refused", "The source is another server"),
+        (Unavailable("db:3306 does not answer"), "found", "still has the binlog after b.000001:4: db:3306 does not"),
+        (SourceRefused("the password is wrong"), "found", "the password is wrong; if it has not, the pipeline halts"),
+        (TimeoutError(), "found", "it has not answered for 20 s"),
+    ],
+)
+def test_the_source_is_asked_before_a_restore(
+    shop: PipelineStore, monkeypatch: pytest.MonkeyPatch, answer: Exception | None, state: str, words: str
+) -> None:
+    definition = "name: shop\nsource: {host: db.example, user: cdc}\ntables: [s.*]\nsink: {warehouse: /lake}\n"
+    shop.define(parse(definition).definition())
+
+    def ask(source: Any, place: Position) -> None:
+        assert (source.host, place) == ("db.example", PLACE)
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(commanding, "restorable", lambda store, n: True)
+    monkeypatch.setattr(commanding, "place_after", lambda store, n: PLACE)
+    monkeypatch.setattr(commanding, "verify_reach", ask)
+    asked = FindBase(command=add(shop, "restore", arguments={"checkpoint": 4}))
+    found = asyncio.run(Commanding(shop, cast(Any, None), cast(Any, None)).carry_out(asked))
+    if state == "refused":
+        assert isinstance(found, CommandAnswered)
+        assert found.state == "refused"
+        assert words in str(found.cause)
+        assert "cutline pipeline read-again shop" in str(found.remedy)
+    else:
+        assert isinstance(found, BaseFound)
+        assert (found.warning is None) == (answer is None)
+        assert words in (found.warning or "")
 
 
 def test_an_outcome_in_a_place_that_was_removed_long_ago_is_refused(

@@ -205,7 +205,7 @@ MUTANTS = (
     ),
     Mutant(
         "at its bound a reader leaves the transaction unread for whose end a marker waits",
-        ((READER, "            waits = self._marker_waits or not self.unsaved.full", "            waits = self.stopped"),),
+        ((READER, "waits = self._marker_waits or not self.unsaved.full", "waits = self.stopped"),),
         tests="test_reader.py",
     ),
     mutant(
