@@ -19,6 +19,7 @@ from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, choice
 from cutline.common.store.command_records import Command, Orders, Outcome
+from cutline.common.store.commands import SPARK
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.restoring import restorable, restorable_savepoints
 from cutline.common.store.store import PipelineStore
@@ -44,6 +45,9 @@ LOOK_SECONDS = 0.5
 LEAVE_SECONDS = 3.0
 """A member notices within this time that the streams of its epoch are gone: it sends something each second."""
 SPARK_SECONDS = 90.0  # how long a Spark writer may take to answer
+NOBODY = "no Spark writer is running, and only one can do this"
+SILENT = f"the Spark writer did not begin it for {SPARK_SECONDS:.0f} s"
+"""Takers of commands that are withdrawn from the Spark writer, as causes."""
 SOURCE_SECONDS = 20.0  # how long the source may take, before a restore
 log = logging.getLogger("cutline.enumerator")
 
@@ -220,19 +224,33 @@ class Commanding:
             return CommandAnswered(n=n, state="done", result={"command": other})
         if outcome is not None:
             return refused(n, f"command {other} is {outcome.state} already", "there is nothing to cancel")
-        if isinstance(other, int) and self.store.commands.get(other) is not None:
-            return refused(n, f"command {other} waits for the Spark writer, which may carry it out", "wait for its end")
+        if isinstance(other, int) and other < n and self.store.commands.get(other) is not None:
+            # It waits for the Spark writer: any other command before this one is finished.
+            why = f"{command.by} cancelled it by command {n}"
+            if self.store.commands.take(other, why) == why:
+                return CommandAnswered(n=n, state="done", result={"command": other})
+            return refused(n, f"the Spark writer carries command {other} out already", "wait for its end")
         return refused(n, f"the pipeline has no command {other}", "look at the list of its commands")
 
     async def _ask_spark_writer(self, command: Command) -> Event:
-        """Ask until the status of the Spark writer has an answer to this command."""
+        """Ask until the status of the Spark writer has an answer to this command, or somebody withdraws it. After
+        SPARK_SECONDS it is withdrawn; if the Spark writer has taken it by then, its answer is awaited as long again."""
         n, deadline, asked_at = command.n, time.monotonic() + SPARK_SECONDS, float("-inf")
         request: dict[str, Any] | None = None
-        while time.monotonic() < deadline:
+        while True:
             try:
-                if not any(service.role == SPARK_WRITER for service in await self.registry.services()):
-                    cause = "no Spark writer is running, and only one can do this"
-                    return refused(n, cause, "start one, and ask again")
+                taker = await in_store(self.store.commands.taker, n)
+                if taker is not None and taker != SPARK:
+                    return withdrawn(n, taker)
+                if taker is None:
+                    late = SILENT if time.monotonic() > deadline else None
+                    why = late if await self._spark_writer_runs() else NOBODY
+                    if why is not None:
+                        await in_store(self.store.commands.take, n, why)
+                        continue
+                elif time.monotonic() > deadline + SPARK_SECONDS:
+                    cause = "the Spark writer began it, and has not said what became of it"
+                    return CommandAnswered(n=n, state="failed", cause=cause, remedy="look at the table's state")
                 status = await self.registry.status(self.store.key)
                 answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
                 if str(n) in answers:
@@ -248,8 +266,9 @@ class Commanding:
             except Unavailable as error:
                 log.warning("pipeline %s: command %d waits: %s", self.store.name, n, error)
             await asyncio.sleep(LOOK_SECONDS)
-        cause = f"the Spark writer did not answer for {SPARK_SECONDS:.0f} s"
-        return CommandAnswered(n=n, state="failed", cause=cause, remedy="see that one runs, and ask again")
+
+    async def _spark_writer_runs(self) -> bool:
+        return any(service.role == SPARK_WRITER for service in await self.registry.services())
 
     @staticmethod
     def _request(command: Command, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -287,6 +306,15 @@ class Commanding:
                 " was removed"
             )
         self.store.remove_files()
+
+
+def withdrawn(n: int, taker: str) -> CommandAnswered:
+    """The answer to a command that was withdrawn from the Spark writer, by its taker."""
+    if taker == NOBODY:
+        return refused(n, taker, "start one, and ask again")
+    if taker == SILENT:
+        return CommandAnswered(n=n, state="failed", cause=taker, remedy="see that it goes on, and ask again")
+    return CommandAnswered(n=n, state="cancelled", cause=taker, remedy="ask again if it is wanted after all")
 
 
 def refused(n: int, cause: str, remedy: str) -> CommandAnswered:
