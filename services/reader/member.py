@@ -354,6 +354,11 @@ class ReaderMember:
             for table_id, column in found
         }
 
+    def _obstacle(self) -> str | None:
+        """What this reader waits for, for its status."""
+        own = self._checkpoint_awaited() or self.waiting_for or self.chunks.waiting_for
+        return own or self.links.waiting_for
+
     def _checkpoint_awaited(self) -> str | None:
         """What this reader waits for, if it may send no more rows."""
         unsaved = self.machine.unsaved
@@ -375,7 +380,7 @@ class ReaderMember:
                 "epoch": self.epoch,
                 "seq": self.machine.seq,
                 "cursors": cursors,
-                "waiting_for": self._checkpoint_awaited() or self.waiting_for or self.chunks.waiting_for,
+                "waiting_for": self._obstacle(),
                 "channels": self.links.state(),
                 "marks": self.marks.shown(),
                 "rows_total": self.rows_sent,

@@ -116,8 +116,8 @@ def test_a_pipeline_that_is_paused_while_redis_hangs_reads_and_stages_no_more(
         pipeline.catches_up(table)
 
 
-# An enumerator whose store refuses the entry of every checkpoint while the file that REFUSED names exists.
-REFUSING = """
+# An enumerator whose store refuses the entry of every checkpoint while the file that HELD names exists.
+REFUSES_ENTRIES = """
 import os
 from pathlib import Path
 from cutline.common.errors import Unavailable
@@ -129,11 +129,28 @@ from cutline.services.enumerator.__main__ import main
 put_entry = PipelineStore.put_entry
 
 def refusing(self, entry):
-    if isinstance(entry, CheckpointEntry) and Path(os.environ["REFUSED"]).exists():
+    if isinstance(entry, CheckpointEntry) and Path(os.environ["HELD"]).exists():
         raise Unavailable("the store refuses the entry")
     return put_entry(self, entry)
 
 PipelineStore.put_entry = refusing
+run_service(main)
+"""
+# A writer whose store hangs with the files of every checkpoint while that file exists.
+HANGS_WITH_FILES = """
+import os, time
+from pathlib import Path
+from cutline.common.mesh.host import run_service
+from cutline.services.writer.__main__ import Staging, main
+
+stage = Staging.stage
+
+def hanging(self, order):
+    while Path(os.environ["HELD"]).exists():
+        time.sleep(0.1)
+    return stage(self, order)
+
+Staging.stage = hanging
 run_service(main)
 """
 BOUND_BYTES = 4 << 20
@@ -146,36 +163,45 @@ def sent_bytes(pipeline: Pipeline) -> int:
 
 
 @pytest.mark.alone
-def test_members_whose_checkpoint_the_store_refuses_wait_at_their_bound_and_go_on_once_it_is_written(
-    mariadb: MariaDB, table: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("role", "program", "missing"),
+    [
+        ("enumerator", REFUSES_ENTRIES, "it lacks the store, which has not taken its entry"),
+        ("writer", HANGS_WITH_FILES, "it lacks the part of writer-0"),
+    ],
+)
+def test_members_whose_checkpoint_does_not_complete_wait_at_their_bound_and_go_on_once_it_does(
+    mariadb: MariaDB, table: str, tmp_path: Path, role: str, program: str, missing: str
 ) -> None:
-    """1. The store refuses the entry of a checkpoint, and the source goes on. 2. The reader stops at its bound and says
-    so, the leader what the checkpoint lacks. 3. The store takes the entry: the epoch goes on, and nothing is lost."""
-    refused = tmp_path / "refused"
-    environment, programs = {"REFUSED": str(refused)}, {"enumerator": ("-c", REFUSING)}
-    with Mesh(tmp_path, readers=1, writers=1, environment=environment, programs=programs) as mesh:
+    """1. The store refuses the entry of a checkpoint, or hangs with its files, and the source goes on. 2. The reader
+    stops at its bound and says so, and what the checkpoint lacks is said too. 3. The store does its work again: the same
+    epoch goes on, and nothing is lost."""
+    held = tmp_path / "held"
+    with Mesh(
+        tmp_path, readers=1, writers=1, environment={"HELD": str(held)}, programs={role: ("-c", program)}
+    ) as mesh:
         pipeline = mesh.pipeline("shop", mariadb, [table], checkpoint={"max_unsaved_bytes": BOUND_BYTES})
         pipeline.until(lambda: pipeline.shows(table), "the table to be shown")
+
+        def waits(member: str, reason: str) -> bool:
+            return reason in (pipeline.status().get(member, {}).get("waiting_for") or "")
+
         with written(mariadb, table):
-            begun, _ = sent_bytes(pipeline), refused.touch()
-
-            def waits() -> bool:
-                reason = pipeline.status().get("reader-0", {}).get("waiting_for") or ""
-                return bool(reason.startswith("a checkpoint: this reader has sent"))
-
-            pipeline.until(waits, "the reader to wait at its bound")
+            begun, _ = sent_bytes(pipeline), held.touch()
+            pipeline.until(lambda: waits("reader-0", "a checkpoint: this reader has sent"), "it to wait at its bound")
             sent, end = sent_bytes(pipeline), time.monotonic() + 12
             while time.monotonic() < end:
                 assert sent_bytes(pipeline) == sent
                 time.sleep(0.2)
             print(f"{(sent - begun) / (1 << 20):.1f} MiB sent without a checkpoint; {BOUND_BYTES >> 20} are the bound")
             assert sent - begun < BOUND_BYTES + READ_BYTES
-            assert "which has not taken its entry" in pipeline.status()["enumerator"]["waiting_for"]
-            refused.unlink()
+            assert waits("enumerator", missing)
+            assert role != "writer" or waits("writer-0", "the store, to take the files of checkpoint")
+            held.unlink()
             pipeline.goes_on()
         pipeline.catches_up(table)
         assert len(pipeline.epochs()) == 1
-        pipeline.until(lambda: not waits(), "the reader to wait no more")
+        pipeline.until(lambda: not waits("reader-0", "a checkpoint"), "the reader to wait no more")
 
 
 @pytest.mark.alone
