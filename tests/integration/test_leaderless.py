@@ -174,8 +174,8 @@ def test_members_whose_checkpoint_does_not_complete_wait_at_their_bound_and_go_o
     mariadb: MariaDB, table: str, tmp_path: Path, role: str, program: str, missing: str
 ) -> None:
     """1. The store refuses the entry of a checkpoint, or hangs with its files, and the source goes on. 2. The reader
-    stops at its bound and says so, and what the checkpoint lacks is said too. 3. The store does its work again: the same
-    epoch goes on, and nothing is lost."""
+    stops at its bound and says so, and what the checkpoint lacks is said too. 3. The store does its work again: the
+    same epoch goes on, and nothing is lost."""
     held = tmp_path / "held"
     with Mesh(
         tmp_path, readers=1, writers=1, environment={"HELD": str(held)}, programs={role: ("-c", program)}
