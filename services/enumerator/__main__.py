@@ -315,7 +315,8 @@ class Pipeline:
         waiting = leader.waiting_for(self.loop.now())
         if not (resting or leader.still):
             late = None if leader.leads else self._awaited.late  # it says itself which checkpoint waits for the store
-            waiting = late or self.source.waiting_for or waiting
+            full = None if self._links is None else self._links.waiting_for
+            waiting = late or self.source.waiting_for or waiting or full
         if leader.still and leader.agenda.standing.mode == "deleting":
             waiting = self._deletes()
         return {
