@@ -360,7 +360,7 @@ class Shape:
         )  # fmt: skip
         own = random.Random(f"unsaved {seed}")
         if own.random() < 0.4:
-            shape = dataclasses.replace(shape, unsaved_rows=own.choice((1, 8, 40)))
+            shape = dataclasses.replace(shape, unsaved_rows=own.choice((12, 40)))
         own = random.Random(f"size {seed}")
         if own.random() < 0.04:
             more = tuple(table for table in KINDS if table not in FEW)[: own.choice((4, 8))]
