@@ -96,7 +96,7 @@ def test_what_killed_starts_wrote_for_a_commit_is_removed(bench: SparkBench, mon
     left = unnamed(bench)
     assert {name.rpartition(".")[2] for name in left} == {"parquet", "puffin", "avro"}
     assert sum(name.startswith("snap-") for name in left) == 2
-    assert all(name.startswith("cutline-shop-") for name in left if not name.endswith(".avro"))
+    assert all(name.startswith(f"cutline-{bench.journal.store.id}-") for name in left if not name.endswith(".avro"))
     incarnation = bench.apply()
     assert left <= unnamed(bench)
     tend(incarnation, monkeypatch)

@@ -380,7 +380,8 @@ BELOW = (
     store(
         "a name is told before it is durable",
         BACKENDS,
-        "                _sync_folder(os.path.dirname(location))\n                return won\n",
+        "                _sync_folder(os.path.dirname(location))\n                self._unsynced.discard(location)\n"
+        "                return won\n",
         "                return won\n",
     ),
     store(
