@@ -11,7 +11,7 @@ from cutline.common.mesh.topology import reader_name
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
-from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.server import identify, verify_position
 
 
@@ -31,11 +31,12 @@ def place_after(store: PipelineStore, n: int) -> Position | None:
 def verify_reach(source: SourceConfig, place: Position) -> None:
     """Ask each server of the source, on a connection of its own, until one can go on from `place`; blocks. SourceLost
     if none can; Unavailable, SourceRefused or another error if the answer of one is missing."""
+    hosts = Hosts(source)
     lost: SourceLost | None = None
     missing: CutlineError | None = None
     for address in source.addresses:
         try:
-            with closing(connect(Source.of(source, address))) as connection:
+            with closing(hosts.connect_to(address)) as connection:
                 return verify_position(connection, identify(connection), place)
         except SourceLost as error:
             lost = error

@@ -168,7 +168,8 @@ def sent_bytes(pipeline: Pipeline) -> int:
     [
         ("enumerator", REFUSES_ENTRIES, "it lacks the store, which has not taken its entry"),
         ("writer", HANGS_WITH_FILES, "it lacks the part of writer-0"),
-    ],    ids=["entry refused", "files held"],
+    ],
+    ids=["entry refused", "files held"],
 )
 def test_members_whose_checkpoint_does_not_complete_wait_at_their_bound_and_go_on_once_it_does(
     mariadb: MariaDB, table: str, tmp_path: Path, role: str, program: str, missing: str
