@@ -180,7 +180,8 @@ def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) ->
             raise ConfigError(*faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(spark, definition["sink"])
-        return Lake(own, owner_of(pipeline.life, config), config.options_of, config.sink.format_version), config
+        owner, sink = owner_of(pipeline.life, config), config.sink
+        return Lake(own, owner, config.options_of, sink.format_version, sink.own_namespace), config
 
     return PipelineApplier(pipeline, open_lake, lead, metrics_tables=Environment.read().metrics_tables)
 

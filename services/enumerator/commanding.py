@@ -23,6 +23,7 @@ from cutline.common.store.commands import SPARK
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.restoring import restorable, restorable_savepoints
 from cutline.common.store.store import PipelineStore
+from cutline.common.table_id import glob_of
 from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -58,7 +59,7 @@ def asked_definition(command: Command, known: Mapping[str, Any] | None) -> Mappi
         return dict(command.arguments["definition"])
     if command.kind == "define":  # by `cutline run`, of whichever version is in force by then
         return {**(known or {}), "source": command.arguments["source"]}
-    tables = [*(known or {})["tables"], f"!{command.arguments['table']}"]
+    tables = [*(known or {})["tables"], f"!{glob_of(command.arguments['table'])}"]
     return {**(known or {}), "tables": tables}
 
 
