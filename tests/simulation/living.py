@@ -116,7 +116,7 @@ class LivesWorld:
     def run(self) -> None:
         rng = self.rng
         with simulated(self):
-            for _ in range(rng.choice((1, 2))):
+            for _ in range(2):
                 self.begin("enumerator", partial(self.actors.run_loop, enumerator.main))
             for _ in range(rng.choice((1, 1, 2))):
                 self.begin("spark", self.spark)
@@ -150,6 +150,8 @@ class LivesWorld:
         if self.calm or process.name.startswith(("people", "supervisor")):
             return
         luck = self.rng.random()
+        if process.name.startswith("enumerator") and self.deleting != self.ended:
+            luck /= 8  # most of what can go wrong goes wrong in the middle of a deletion
         if luck < self.restless:
             seconds = self.rng.choice((1.0, 7.0, 40.0)) * self.rng.uniform(0.5, 1.5)
             process.suspended_until = self.clock.now + seconds

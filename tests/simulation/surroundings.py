@@ -226,7 +226,7 @@ class _Identifier(str):
 class Lake:
     """One pipeline's view of the catalogue."""
 
-    def __init__(self, world: LivesWorld, session: Any, owner: Owner, options_of: Any, version: int) -> None:
+    def __init__(self, world: LivesWorld, session: Any, owner: Owner, *_: Any) -> None:
         self.world, self.owner, self.pipeline = world, owner, owner.name
         self.catalog, self.w, self.grace_began = world.catalogue, 0, lambda: 0.0
         self.jvm = SimpleNamespace(cores=1)
@@ -333,6 +333,8 @@ class LakeTable:
 
 class Publications:
     """The rows of `_cutline.publications` of one start."""
+
+    table_id = "_cutline.publications"
 
     def __init__(self, lake: Lake, w: int) -> None:
         self.lake = lake

@@ -134,7 +134,8 @@ class Upkeeping:
         """The upkeep of one start."""
         world: Any = self.world
         nobody: Any = SimpleNamespace(
-            activate=lambda: None, load=lambda *_: None, owner=None, pipeline="shop", make_view=lambda: None,
+            activate=lambda: None, load=lambda *_: None, owner=None, pipeline="shop", table_id="_cutline.publications",
+            make_view=lambda: None,
             tidy=lambda *_: None, sweep=lambda *_: None, submit=lambda call: call(), has_more=lambda: False,
         )  # fmt: skip
         nobody.load = lambda table=None: None if table is None else _Table(world, table)
