@@ -283,6 +283,13 @@ class CheckpointConfig(Strict):
     interval_seconds: float = Field(
         default=10.0, ge=0.1, le=3600.0, description="seconds from the start of one checkpoint to the next"
     )
+    max_unsaved_bytes: int = Field(
+        default=8 << 30,
+        ge=1 << 20,
+        exclude_if=lambda most: most == 8 << 30,  # so that definitions of before this setting are unchanged
+        description="bytes of decoded rows that all readers together send without a complete checkpoint: from half of"
+        " it on a checkpoint comes sooner, and at it readers wait for one",
+    )
 
 
 class RetentionConfig(Strict):
