@@ -166,7 +166,7 @@ class LivesWorld:
     def role(process: Process) -> str:
         return process.name.partition("-")[0].partition(" ")[0]
 
-    def call(self, to: str) -> None:
+    def visit(self, to: str) -> None:
         """A call to the store, Redis or the lake; Unavailable if it fails."""
         slow = 0.0 if self.calm or self.rng.random() > 0.01 else self.rng.uniform(0.1, 2.0)
         self.actors.sleep(slow)
@@ -424,7 +424,7 @@ class LivesWorld:
 def store_of_end(world: LivesWorld, life: Life) -> PipelineStore:
     """The store as it is, when no process is left."""
     world.calm = True
-    world.call = lambda to: None  # type: ignore[method-assign]
+    world.visit = lambda to: None  # type: ignore[method-assign]
     return store_of(world).open(life)
 
 
@@ -441,7 +441,7 @@ def simulated(world: LivesWorld) -> Iterator[None]:
     actors = world.actors
 
     async def drop(redis: Any, key: Key, *, before: int) -> int:
-        world.call("redis")
+        world.visit("redis")
         if before > 10**9:
             world.forgets(key)
             world.streams.pop(key, None)

@@ -32,7 +32,7 @@ class Files:
         self.folders: dict[str, set[str]] = defaultdict(set)
 
     def _call(self) -> None:
-        self.world.call("store")
+        self.world.visit("store")
 
     def create(self, path: str, data: bytes) -> bool:
         self._call()
@@ -97,14 +97,14 @@ class Registry:
         self.world = world
 
     async def services(self) -> list[Any]:
-        self.world.call("redis")
+        self.world.visit("redis")
         return []
 
     async def take_requests(self, key: Key) -> list[Any]:
         return []
 
     async def put_status(self, key: Key, part: str, status: dict[str, Any], *, tables: str | None = None) -> None:
-        self.world.call("redis")
+        self.world.visit("redis")
         self.world.notes.setdefault(key, {})[part] = status
 
     async def status(self, key: Key) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Registry:
         pass
 
     async def forget(self, key: Key) -> None:
-        self.world.call("redis")
+        self.world.visit("redis")
         self.world.forgets(key)
         self.world.notes.pop(key, None)
 
@@ -126,7 +126,7 @@ class Lease:
         self.world, self.name, self.owner, self.ttl = redis, name, owner, ttl_seconds
 
     async def acquire(self) -> bool:
-        self.world.call("redis")
+        self.world.visit("redis")
         owner, until = self.world.leases.get(self.name, ("", 0.0))
         if owner not in ("", self.owner) and until > self.world.clock.now:
             return False
@@ -134,7 +134,7 @@ class Lease:
         return True
 
     async def release(self) -> None:
-        self.world.call("redis")
+        self.world.visit("redis")
         if self.world.leases.get(self.name, ("", 0.0))[0] == self.owner:
             del self.world.leases[self.name]
 
@@ -185,7 +185,7 @@ class Catalogue:
         self.snapshots = 0
 
     def ensure(self, table_id: str, owner: Owner) -> Any:
-        self.world.call("lake")
+        self.world.visit("lake")
         made = SimpleNamespace(
             properties={OWNER: owner.name, ID: owner.id, SOURCE: table_id}, snapshots={}, main=None, published=(0, 0),
             branches={}, tags={},
@@ -195,21 +195,21 @@ class Catalogue:
     # as purging.py asks
 
     def listNamespaces(self) -> list[str]:
-        self.world.call("lake")
+        self.world.visit("lake")
         return sorted({name.split(".")[0] for name in self.tables})
 
     def listTables(self, namespace: str) -> list[Any]:
-        self.world.call("lake")
+        self.world.visit("lake")
         return [_Identifier(name) for name in sorted(self.tables) if name.startswith(f"{namespace}.")]
 
     def loadTable(self, identifier: Any) -> Any:
-        self.world.call("lake")
+        self.world.visit("lake")
         found = self.tables.get(str(identifier))
         properties = {} if found is None else dict(found.properties)
         return SimpleNamespace(properties=lambda: properties)
 
     def dropTable(self, identifier: Any, purge: bool) -> None:
-        self.world.call("lake")
+        self.world.visit("lake")
         if (found := self.tables.get(str(identifier))) is not None:
             self.world.drops(str(identifier), found)
             del self.tables[str(identifier)]
@@ -238,12 +238,12 @@ class Lake:
         pass
 
     def load(self, table_id: str) -> LakeTable | None:
-        self.world.call("lake")
+        self.world.visit("lake")
         found = self.catalog.tables.get(table_id)
         return None if found is None else LakeTable(self, table_id, found)
 
     def ensure(self, table_id: str) -> LakeTable:
-        self.world.call("lake")
+        self.world.visit("lake")
         return LakeTable(self, table_id, self.catalog.ensure(table_id, self.owner))
 
 
@@ -268,7 +268,7 @@ class LakeTable:
 
     def _ours(self) -> None:
         """A catalogue refuses a commit to a table that was dropped, or that is another's by now."""
-        self.lake.world.call("lake")
+        self.lake.world.visit("lake")
         found = self.lake.catalog.tables.get(self.table_id)
         if found is not self.java:
             raise TableFault(f"{self.table_id} was dropped", lost=True)
@@ -340,7 +340,7 @@ class Publications:
         self.lake = lake
 
     def check_holder(self) -> None:
-        self.lake.world.call("lake")
+        self.lake.world.visit("lake")
         life = self.lake.catalog.rows.get(self.lake.pipeline)
         name = None if life is None else self.lake.pipeline
         if name is not None and (refusal := self.lake.owner.refusal("what is there", name, life)) is not None:
@@ -352,10 +352,10 @@ class Publications:
         self.lake.catalog.rows[self.lake.pipeline] = self.lake.owner.id
 
     def check(self, *, expected: bool) -> None:
-        self.lake.world.call("lake")
+        self.lake.world.visit("lake")
 
     def tidy(self, *_: Any) -> None:
-        self.lake.world.call("lake")
+        self.lake.world.visit("lake")
 
     def make_view(self) -> None:
         pass
@@ -365,7 +365,7 @@ class Publications:
 
 
 def forget(lake: Lake) -> None:
-    lake.world.call("lake")
+    lake.world.visit("lake")
     life = lake.catalog.rows.get(lake.pipeline)
     if life is not None and lake.owner.relation(lake.pipeline, life) in (Relation.OURS, Relation.UNMARKED):
         del lake.catalog.rows[lake.pipeline]
