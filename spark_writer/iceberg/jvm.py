@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -21,6 +22,11 @@ _AWAY = re.compile(
     r"\.(\w*ConnectException|\w*SocketException|\w*Timeout(Exception)?|UnknownHostException|NoRouteToHostException"
     r"|SQLTransient\w*|SQLNonTransientConnectionException|Service(Unavailable|Failure)Exception|TTransportException)$"
 )
+_CALLS = Path(__file__).with_name("TableCalls.java")
+_TABLE = "org.apache.iceberg.Table"
+_openers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""By the gateway to their JVM."""
+_compiling = threading.Lock()
 _AWAY_STATES = ("08", "53", "57")
 """Classes of SQLSTATE: connection exception, insufficient resources, operator intervention (shutdown, start)."""
 
@@ -54,16 +60,19 @@ class Jvm:
         self.root: Any = Package(cast(Any, session._jvm))
         self.iceberg = self.root.org.apache.iceberg
 
-    def content_file(self, description: Mapping[str, Any], spec: Any) -> Any:
-        """Return Iceberg's DataFile or DeleteFile by its description in Iceberg's JSON, in a PartitionSpec.
-
-        One text costs less than a call to the JVM for each value.
-        """
-        return self.iceberg.ContentFileParser.fromJson(self._mapper.readTree(json.dumps(description)), spec)
-
-    @cached_property
-    def _mapper(self) -> Any:
-        return self.iceberg.util.JsonUtil.mapper()
+    @property
+    def opener(self) -> Any:
+        """The `Opener` of TableCalls.java, which is compiled once a JVM."""
+        gateway: Any = self.session.sparkContext._gateway
+        with _compiling:
+            if gateway not in _openers:
+                compiler = self.root.org.codehaus.janino.SimpleCompiler()
+                compiler.setParentClassLoader(self.root.java.lang.Class.forName(_TABLE).getClassLoader())
+                compiler.cook(_CALLS.read_text(encoding="utf-8"))
+                opener = compiler.getClassLoader().loadClass("cutline.TableCalls$Opener")
+                constructor = opener.getConstructor(self._array(self.root.java.lang.Class, 0))
+                _openers[gateway] = constructor.newInstance(self._array(self.root.java.lang.Object, 0))
+            return _openers[gateway]
 
     @property
     def cores(self) -> int:
@@ -84,21 +93,6 @@ class Jvm:
             return self.iceberg.parquet.ParquetUtil.footerMetrics(reader.getFooter(), no_others, config)
         finally:
             reader.close()
-
-    @cached_property
-    def _dropped(self) -> Any:
-        found = self.root.java.lang.Class.forName("org.apache.iceberg.BaseTransaction")
-        method = found.getDeclaredMethod("deletedFiles", self._array(self.root.java.lang.Class, 0))
-        method.setAccessible(True)
-        return method
-
-    def dropped_files(self, transaction: Any) -> list[str]:
-        """Return the paths of the files that a Transaction would delete when it is committed.
-
-        Iceberg shows them to its own package only, and no update of a transaction lets others take them over.
-        """
-        found = self._dropped.invoke(transaction, self._array(self.root.java.lang.Object, 0))
-        return [] if found.isEmpty() else [str(path) for path in found.toArray()]
 
     def activate(self) -> None:
         """Make the pipeline's session the active one of the calling thread; each thread must call it first."""

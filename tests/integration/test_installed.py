@@ -81,6 +81,7 @@ def test_the_wheel_has_one_package_with_all_its_modules_compiled(wheel: Path) ->
         "cutline/services/sources/mysql/binlog/scanner",
     }
     assert {"cutline/spark_writer/jars.toml", "cutline/spark_writer/log4j2.properties"} <= names
+    assert "cutline/spark_writer/iceberg/TableCalls.java" in names
 
 
 @pytest.mark.timeout(1200)
