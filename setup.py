@@ -96,7 +96,7 @@ setup(
         "cutline.services.control": [f"static/{kind}" for kind in ("*", "*/*", "*/*/*")],
         "cutline.services.sources.mysql.binlog": ["*.pxd"],
         "cutline.services.sources.mysql.decode": ["*.pxd"],
-        "cutline.spark_writer": ["jars.toml", "log4j2.properties"],
+        "cutline.spark_writer": ["jars.toml", "log4j2.properties", "LocalFiles.java"],
         "cutline.spark_writer.iceberg": ["TableCalls.java"],
     },
     ext_modules=extensions(),

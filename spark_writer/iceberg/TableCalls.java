@@ -40,8 +40,7 @@ import org.apache.iceberg.util.JsonUtil;
 /**
  * One lake table, for calls from Python: each does what would take a hundred calls of Iceberg's own methods, and each
  * call costs both processes more CPU than the work behind it. Decisions are Python's (table.py, lake.py); texts between
- * the two are JSON. Janino, which is part of Spark, compiles this file when the Spark writer starts (jvm.py): Java 8
- * without lambdas, and elements of collections need casts.
+ * the two are JSON.
  *
  * <p>One thread at a time. `known` is the metadata whose facts Python has read last. Each commit is made from it, so a
  * commit that came in between refuses ours, as Iceberg compares the object.

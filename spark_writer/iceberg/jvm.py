@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -16,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cutline.common.errors import Unavailable
+from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.session import first_line
 
 _AWAY = re.compile(
@@ -23,10 +23,6 @@ _AWAY = re.compile(
     r"|SQLTransient\w*|SQLNonTransientConnectionException|Service(Unavailable|Failure)Exception|TTransportException)$"
 )
 _CALLS = Path(__file__).with_name("TableCalls.java")
-_TABLE = "org.apache.iceberg.Table"
-_openers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""By the gateway to their JVM."""
-_compiling = threading.Lock()
 _AWAY_STATES = ("08", "53", "57")
 """Classes of SQLSTATE: connection exception, insufficient resources, operator intervention (shutdown, start)."""
 
@@ -60,19 +56,10 @@ class Jvm:
         self.root: Any = Package(cast(Any, session._jvm))
         self.iceberg = self.root.org.apache.iceberg
 
-    @property
+    @cached_property
     def opener(self) -> Any:
-        """The `Opener` of TableCalls.java, which is compiled once a JVM."""
-        gateway: Any = self.session.sparkContext._gateway
-        with _compiling:
-            if gateway not in _openers:
-                compiler = self.root.org.codehaus.janino.SimpleCompiler()
-                compiler.setParentClassLoader(self.root.java.lang.Class.forName(_TABLE).getClassLoader())
-                compiler.cook(_CALLS.read_text(encoding="utf-8"))
-                opener = compiler.getClassLoader().loadClass("cutline.TableCalls$Opener")
-                constructor = opener.getConstructor(self._array(self.root.java.lang.Class, 0))
-                _openers[gateway] = constructor.newInstance(self._array(self.root.java.lang.Object, 0))
-            return _openers[gateway]
+        """The `Opener` of TableCalls.java, one for all pipelines."""
+        return one_of(self.session.sparkContext, _CALLS, "TableCalls$Opener")
 
     @property
     def cores(self) -> int:
