@@ -68,6 +68,10 @@ class Owner:
             return Relation.UNMARKED
         return Relation.ADOPTED if self.adopts else Relation.EARLIER
 
+    def has(self, name: str | None, life: str | None) -> bool:
+        """Whether something with this name and id was made by this life of the pipeline, or taken over by it."""
+        return self.relation(name, life) in (Relation.OURS, Relation.UNMARKED)
+
     def refusal(self, what: str, name: str | None, life: str | None) -> str | None:
         """Why this pipeline can't write `what`, which has this name and id, in one sentence with what a person can do;
         None if it can."""

@@ -144,7 +144,8 @@ def test_every_operation_on_a_table_is_in_its_menu_with_the_reason_if_it_is_not_
 CALLS = """async () => {
   const main = document.querySelector('script[type=module]').src;
   const {OPERATIONS} = await import(main.replace('main.js', 'operations.js'));
-  const context = {pipeline: {name: 'p'}, table: {table: 't'}, checkpoint: {number: 4}, command: {number: 7}, version: 2};
+  const numbered = {checkpoint: {number: 4}, command: {number: 7}, version: 2};
+  const context = {pipeline: {name: 'p'}, table: {table: 't'}, ...numbered};
   return Object.entries(OPERATIONS).map(([id, operation]) => [id, operation.role, ...operation.send(context, {})]);
 }"""
 

@@ -118,7 +118,7 @@ def test_a_time_between_says_the_same_in_every_zone_and_the_end_is_a_place_too(s
     assert isinstance(config.start, Point)
     found = places.start(config.start)
     assert found is not None
-    assert found.file_position in (story.after[2].file_position, *([] if found.offset > 4 else [found.file_position]))
+    assert found.gtids == story.after[2].gtids  # MariaDB may write a Binlog_checkpoint_event behind the transaction
     until_next_second(story.server)
     with connected(story.server) as (conn, _):
         now = datetime.fromtimestamp(clock(conn) / 1e6, UTC)

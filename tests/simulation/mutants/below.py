@@ -43,6 +43,13 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 BELOW = (
     unit(
+        "the Spark writer carries out a command that was withdrawn from it",
+        "spark_writer/serve.py",
+        "commands.take(n, SPARK_TAKES)) != SPARK_TAKES:",
+        "commands.take(n, SPARK_TAKES)) is None:",
+        "test_serve.py::test_a_request_whose_command_was_withdrawn_is_not_carried_out",
+    ),
+    unit(
         "a life begins although the one before has not ended",
         LIVES,
         "            if newest and not numbers[newest]:\n",
@@ -373,7 +380,8 @@ BELOW = (
     store(
         "a name is told before it is durable",
         BACKENDS,
-        "                _sync_folder(os.path.dirname(location))\n                return won\n",
+        "                _sync_folder(os.path.dirname(location))\n                self._unsynced.discard(location)\n"
+        "                return won\n",
         "                return won\n",
     ),
     store(

@@ -67,7 +67,7 @@ COMMANDS: tuple[Mutant, ...] = (
     Mutant(
         "a definition that failed counts as the newest version",
         ((DEFINITIONS, "            version = about.base\n", "            version = about.version - 1\n"),),
-        tests="test_commands.py",
+        tests="test_command_rules.py",
     ),
     mutant(
         "the part forgets the commands that it has",
@@ -129,8 +129,8 @@ COMMANDS: tuple[Mutant, ...] = (
     mutant(
         "splits of a paused table are handed out",
         ENUMERATOR,
-        "            self.shelved += splits\n",
-        "            self.todo += splits\n",
+        "(self.tables[name].phase == PAUSED or self.holds.waits(name)):",
+        "self.holds.waits(name):",
     ),
     mutant(
         "a table that comes back is its first generation again",
