@@ -36,8 +36,8 @@ staged file names it, with hash and size. Names of parts and staged files carry 
 its epoch for the sweep too: the sweep removes only files of older epochs that no entry names, since the running epoch
 may be about to name its own.
 
-Files that only a restore to before publication n needs are removed (`retire`) after `retired/` says so. So a writer that
-finds a removed number free is refused: it looks there once it has put its file.
+Files that only a restore to before publication n needs are removed (`retire`) after `retired/` says so. So a writer
+that finds a removed number free is refused: it looks there once it has put its file.
 
 Errors: ProtocolError (the bytes are not those that were written: stop), ConfigError (not writable, another pipeline's,
 another version's), Unavailable (the disk or the object store does not answer, or is full). All functions block: call
@@ -289,7 +289,7 @@ class PipelineStore:
                 self._entries,
                 lambda since, tables: entry.to_json(since=since, tables=tables),
             )
-        if won and ((slot > 1 and not self._exists(_entry_path(slot - 1))) or slot < self.retired()[0]):
+        if won and slot < self.retired()[0]:
             self._folder.remove(_entry_path(slot))  # the journal has gone on long ago
             return False
         if won:

@@ -311,12 +311,6 @@ def publication_equals_source(world: World, publication: Publication) -> None:
         return
     if world.source.lost_gtids or (position.server != world.source.server and not position.gtids):
         return  # the source has lost transactions that were taken there
-    if world.shape.start is not None and publication.n < world.retired:
-        return  # published by a slow Spark writer: the start of its checkpoint is already removed
-    mains = [published.main for published in publication.tables.values() if published.main is not None]
-    if publication.n < world.retired and any(main.snapshot_id not in world.lake.snapshots for main in mains):
-        world.count["publication of a start that others have left far behind"] += 1
-        return
     state, columns = world.source.state_at(position)
     starts = _starts(world, entry)
     amounts = []

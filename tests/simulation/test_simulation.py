@@ -40,6 +40,7 @@ def test_a_seed_replays_exactly(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
+        ("lives", 12),  # a Spark writer started again and again, once the newest epoch's entry was removed
         ("lives", 29),  # a deletion waited for the store and said nothing
         ("lives", 53),  # a deletion whose leader died among the journal's files never ended
         ("lives", 43),  # nor did one of which the definition in force was removed already

@@ -8,6 +8,7 @@ and, once a world has arrived and its grace is over: nothing is left that only o
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -112,9 +113,12 @@ def simulated(world: World) -> Iterator[None]:
     }
     before = {name: getattr(upkeep, name) for name in new}
     vars(upkeep).update(new)
+    level = upkeep.logger.level
+    upkeep.logger.setLevel(logging.CRITICAL)  # that a sweep was given up is no news here
     try:
         yield
     finally:
+        upkeep.logger.setLevel(level)
         vars(upkeep).update(before)
 
 
