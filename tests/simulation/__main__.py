@@ -25,7 +25,7 @@ from tests.simulation.world import Shape, World
 WORLDS: dict[str, Any] = {
     "mesh": World, "stream": StreamWorld, "store": StoreWorld, "channels": ChannelWorld, "lives": LivesWorld,
 }  # fmt: skip
-EVERY = {"mesh": 1, "stream": 2, "store": 4, "channels": 4, "lives": 20}
+EVERY = {"mesh": 1, "stream": 2, "store": 4, "channels": 4, "lives": 25}
 """In a sweep of all worlds, every how many seeds have this one; in a sweep of one world each seed has it."""
 SEEDS = 2000
 ENFORCED_SEEDS = 1000  # from so many seeds on, a counter that stays 0 fails the sweep

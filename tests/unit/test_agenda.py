@@ -561,6 +561,15 @@ def test_a_command_that_awaits_a_checkpoint_is_cancelled_at_once() -> None:
     assert bench.leader.state == "leading"
 
 
+def test_a_definition_that_is_cancelled_does_not_come_into_force() -> None:
+    bench = leading()
+    bench.command("define", definition={})
+    bench.tell(DefinitionPut(n=1, version=2, settings=bench.leader.settings))
+    bench.command("cancel_command", command=1)
+    outcome = bench.finish()
+    assert (outcome.state, outcome.orders.definition) == ("cancelled", 1)
+
+
 def test_a_restore_is_cancelled_until_the_entry_of_its_epoch_is_being_written() -> None:
     for entered in (False, True):
         bench = leading()
@@ -595,6 +604,7 @@ def test_a_command_whose_epoch_an_earlier_leader_has_entered_is_not_cancelled() 
     bench.tell(JournalRead(tail=6, base=4, entered=1, commands=commands))
     bench.written()
     assert FindBase(command=commands[0]) in bench.effects
+    bench.wait(1.0)
     assert bench.outcomes() == []
 
 
