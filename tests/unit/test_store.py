@@ -218,6 +218,20 @@ def test_an_entry_stays_where_the_store_can_not_tell_what_retention_removed(
     assert files.entry(2) == checkpoint(2, 1)
 
 
+def test_a_file_that_can_not_be_looked_at_is_not_taken_for_one_that_is_not_there(
+    files: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.put_entry(epoch(1))
+
+    def failing(path: Any, **options: Any) -> os.stat_result:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "lstat", failing)
+        with pytest.raises(Unavailable):
+            files.has("journal/0000000001.json")
+
+
 def test_a_slot_or_a_publication_that_retention_removed_is_given_to_nobody(files: PipelineStore) -> None:
     """1. Slot 3 is kept, a savepoint. 2. Retention removes what is before slot 6, also slot 4. 3. A leader that knows
     nothing after slot 3 wakes, and a Spark writer that is as far behind."""

@@ -233,7 +233,7 @@ MUTANTS = (
         "effects += self._give_up_catch_up() + self._meet()",
         "effects += self._meet()",
         seeds=60,
-        first=19210,
+        first=7300,
     ),
     mutant(
         "a round starts from the first table's low, not the lowest",
