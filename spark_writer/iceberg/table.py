@@ -174,8 +174,8 @@ class LakeTable:
 
         A catalogue that ignores case returns the lake table `shop.Orders` for `shop.orders`.
         """
-        name, life = self._marks(self.metadata())
-        if (refusal := self._owner.refusal(f"the lake table {CATALOG}.{self.table_id}", name, life)) is not None:
+        marks = self._marks(self.metadata())
+        if (refusal := self._owner.refusal(f"the lake table {CATALOG}.{self.table_id}", *marks)) is not None:
             raise TableFault(refusal)
         made_for = self.metadata().property(SOURCE, None)
         if made_for is not None and made_for != self.table_id:
@@ -185,9 +185,9 @@ class LakeTable:
             )
 
     @staticmethod
-    def _marks(metadata: Any) -> tuple[str | None, str | None]:
-        """The name and the id of the pipeline to which the table belongs."""
-        return metadata.property(OWNER, None), metadata.property(ID, None)
+    def _marks(metadata: Any) -> tuple[str | None, str | None, frozenset[str]]:
+        """Name and id of the pipeline to which the table belongs, and the lives from which it was taken over."""
+        return metadata.property(OWNER, None), metadata.property(ID, None), earlier_of(metadata.property(EARLIER, None))
 
     def claim(self) -> None:
         """Raise as `check_owner`; take the table over if it is another life's and this pipeline may.
@@ -198,8 +198,8 @@ class LakeTable:
 
         def once() -> None:
             base = self.java.operations().current()
-            name, life = self._marks(base)
-            relation = self._owner.relation(name, life)
+            name, life, earlier = self._marks(base)
+            relation = self._owner.relation(name, life, earlier)
             if relation not in (Relation.UNMARKED, Relation.ADOPTED):
                 return
             builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
@@ -207,8 +207,8 @@ class LakeTable:
             if relation == Relation.ADOPTED:
                 main = base.ref("main")
                 at = None if main is None else int(main.snapshotId())
-                earlier = earlier_of(base.property(EARLIER, None)) | {life or str(name)}
-                properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: " ".join(sorted(earlier))}
+                left = " ".join(sorted(earlier | {life or str(name)}))
+                properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: left}
                 kept = (OFFSET, PARTITION, SORT, CHOICE)
                 gone = {str(key) for key in items(base.properties().keySet()) if str(key).startswith(kept)}
                 if gone:
