@@ -2,6 +2,7 @@
 #
 #   make setup      Debian packages, virtual environment, compiled modules, Spark's jars, test servers (fast when done)
 #   make check      ruff, and mypy --strict on the product, the bench and the demo
+#   make audit      known vulnerabilities of the packages that a user installs (needs the network; says so and passes without it)
 #   make unit       the unit tests; need no server and no jar, only the virtual environment; under a minute
 #   make integration  the tests on real servers and a real Spark
 #   make mutants    each breaks one rule of the algorithms, and a test must then fail
@@ -51,7 +52,7 @@ SUITES := tests/browser tests/integration tests/simulation tests/unit
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests wheels clean \
+.PHONY: setup check audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -187,6 +188,9 @@ pytest = ended=5; \
 check: $(VENV)/.built
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer -p tests.bench -p tests.acceptance
+
+audit: $(VENV)/.packages
+	@$(PY) -m tests.audit
 
 unit: $(VENV)/.built
 	$(VENV)/bin/pytest tests/unit -n logical $(PYTEST_ARGS)

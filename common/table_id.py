@@ -68,6 +68,16 @@ def unquoted(table_id: str) -> str:
     return ".".join(split_table_id(table_id))
 
 
+def glob_of(table_id: str) -> str:
+    """The glob that matches this table and no other, whatever characters its names have."""
+    return table_id_of(*(escaped(name) for name in split_table_id(table_id)))
+
+
+def escaped(name: str) -> str:
+    """A half of a glob that matches this name and no other."""
+    return re.sub(r"[*?[]", r"[\g<0>]", name)
+
+
 def spellings(text: str) -> list[str]:
     """The ids, or globs, that a text with several dots outside of backticks may mean."""
     names = split_names(text)

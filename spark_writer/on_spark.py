@@ -227,8 +227,8 @@ def _located(table: LakeTable, snapshot_id: int, layout: Layout, changes: Any, p
     Return the changes as a DataFrame with `_file`, `_pos` and `_row_id`, null where the snapshot has no such row.
     """
     names = table.key_columns(snapshot_id, layout)
-    target: Any = table.jvm.session.read.format("iceberg").option("versionAsOf", str(snapshot_id))
-    target = target.load(table.spark_name)
+    # Not load(): it takes a name with a slash for the path of a table.
+    target: Any = table.jvm.session.read.option("versionAsOf", str(snapshot_id)).table(table.spark_name)
     low, high = changes.agg(F.min("k0"), F.max("k0")).first()
     # Iceberg prunes files and row groups by it. Python's values of a time, and of some texts, are not the column's.
     if isinstance(low, int | str | Decimal) and not isinstance(low, bool):

@@ -22,6 +22,7 @@ from cutline.common.commands import rules
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from cutline.common.store.commands import SPARK as SPARK_TAKES
 from cutline.common.store.lives import Key, Life, name_of
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
@@ -179,7 +180,8 @@ def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) ->
             raise ConfigError(*faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(spark, definition["sink"])
-        return Lake(own, owner_of(pipeline.life, config), config.options_of, config.sink.format_version), config
+        owner, sink = owner_of(pipeline.life, config), config.sink
+        return Lake(own, owner, config.options_of, sink.format_version, sink.own_namespace), config
 
     return PipelineApplier(pipeline, open_lake, lead, metrics_tables=Environment.read().metrics_tables)
 
@@ -279,8 +281,8 @@ class PipelineApplier:
                     incarnation.close()
 
     def _carry_out_requests(self, incarnation: Incarnation) -> None:
-        """Carry out the requests. One that is wrong is dropped; after any other error it waits, and the start goes on,
-        as the error may be of this request alone.
+        """Carry out the requests. One that is wrong, or was withdrawn, is dropped; after any other error it waits, and
+        the start goes on, as the error may be of this request alone.
         """
         lead, name = self._lead, self._store.name
         while lead.requests and time.monotonic() >= self._requests_at:
@@ -288,7 +290,10 @@ class PipelineApplier:
             request: Any = None
             try:
                 request = json.loads(body)
-                if request["kind"] == "lake":
+                kind, n = request["kind"], request.get("command")
+                if n is not None and (taker := self._store.commands.take(n, SPARK_TAKES)) != SPARK_TAKES:
+                    raise ConfigError(f"command {n} was withdrawn: {taker}")
+                if kind == "lake":
                     incarnation.choose(request["table"], request["choice"], request["seen"])
                 else:
                     incarnation.retry(request.get("table"))

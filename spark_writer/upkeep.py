@@ -33,7 +33,7 @@ from cutline.spark_writer.iceberg.maintenance import (
     worth_compacting,
 )
 from cutline.spark_writer.iceberg.orphans import remove_orphans
-from cutline.spark_writer.iceberg.publications import PUBLICATIONS, Publications
+from cutline.spark_writer.iceberg.publications import Publications
 from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import may_be_own
@@ -321,14 +321,15 @@ class Upkeep:
         settled = now - self._began_at >= self.retention.grace_seconds
         branch = self._progress.branch
         ours = [table_id for table_id, table in newest.tables.items() if table.work and table.work.branch == branch]
-        found = [table_id for table_id in (*ours, PUBLICATIONS) if self._searched.get(table_id) is not settled]
+        all_ours = (*ours, self._publications.table_id)
+        found = [table_id for table_id in all_ours if self._searched.get(table_id) is not settled]
         self._searched.update(dict.fromkeys(found, settled))
         return found
 
     def _remove_orphans(self, table_id: str, before: float) -> None:
         lake, w = self._lake, self._progress.w
         try:
-            table = self._publications.load() if table_id == PUBLICATIONS else lake.load(table_id)
+            table = self._publications.load() if table_id == self._publications.table_id else lake.load(table_id)
             removed = [] if table is None else remove_orphans(table, lake.owner, w=w, before=before)
         except Exception as error:
             logger.warning(

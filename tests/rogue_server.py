@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,9 +14,12 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _LONG_PASSWORD, _PROTOCOL_41, _SSL, _SECURE, _PLUGIN_AUTH, _PLUGIN_DATA = 1, 0x200, 0x800, 0x8000, 0x80000, 0x200000
 _SALT = b"saltsaltsaltsaltsalt"
+_MARIADB_SECRET = Ed25519PublicKey.from_public_bytes(b64decode("ZIgUREUg5PVgQ6LskhXmO+eZLS0nC8be6HPjYWR4YJY="))
+"""What MariaDB keeps of the password `secret` for its method `ed25519`, as its documentation shows it."""
 OK = b"\0\0\0\2\0\0\0"
 LOCAL_FILE = b"\xfb"
 
@@ -25,7 +29,8 @@ class RogueServer:
     """Asks for a login by `plugin`, which its greeting names already if `first`, and then for all that it may ask.
 
     After the login it ends the connection. `received` has the client's answers, `stolen` each password that a client
-    gave away; `local_file`: it does not end the connection, and answers statements with the wish for that file.
+    gave away, `signed` counts the logins by a right signature; `local_file`: it does not end the connection, and
+    answers statements with the wish for that file.
     """
 
     plugin: str
@@ -33,6 +38,7 @@ class RogueServer:
     certificate: tuple[Path, Path] | None = None
     local_file: str | None = None
     port: int = 0
+    signed: int = 0
     stolen: list[bytes] = field(default_factory=list)
     received: list[bytes] = field(default_factory=list)
     _key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
@@ -96,6 +102,9 @@ class RogueServer:
         elif self.plugin == "caching_sha2_password":
             wire.send(b"\1\4")
             self._take(wire, wire.receive())
+        elif self.plugin == "client_ed25519":  # the answer signs what we asked
+            _MARIADB_SECRET.verify(answer, asked)
+            self.signed += 1
         elif self.plugin == "sha256_password":
             self._take(wire, answer)
 

@@ -24,6 +24,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from cutline.common.config.faults import Strict, fault, location, repeated_keys, sentence
+from cutline.common.config.reserved import NAMESPACE
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, redacted
 from cutline.common.table_id import spellings, split_names, split_table_id
@@ -52,7 +53,10 @@ OUR_PROPERTIES = frozenset(
     )
 )
 """Properties of a lake table that Iceberg keeps for itself, or without which Cutline can't write or expire files."""
-FIXED = ("name", "start", "stop", "values", "keyless", "snapshot.chunks", "sink.type", "sink.warehouse")
+FIXED = (
+    "name", "start", "stop", "values", "keyless", "snapshot.chunks",
+    "sink.type", "sink.warehouse", "sink.own_namespace",
+)  # fmt: skip
 """Settings (with all below them) that a pipeline keeps for life: the rows copied so far depend on them."""
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
 
@@ -279,6 +283,13 @@ class CheckpointConfig(Strict):
     interval_seconds: float = Field(
         default=10.0, ge=0.1, le=3600.0, description="seconds from the start of one checkpoint to the next"
     )
+    max_unsaved_bytes: int = Field(
+        default=8 << 30,
+        ge=1 << 20,
+        exclude_if=lambda most: most == 8 << 30,  # so that definitions of before this setting are unchanged
+        description="bytes of decoded rows that all readers together send without a complete checkpoint: from half of"
+        " it on a checkpoint comes sooner, and at it readers wait for one",
+    )
 
 
 class RetentionConfig(Strict):
@@ -324,6 +335,20 @@ class SinkConfig(Strict):
         exclude_if=lambda adopt: not adopt,
         description="take over lake tables of another pipeline of this name, which was deleted or is in another store",
     )
+    own_namespace: str = Field(
+        default=NAMESPACE,
+        exclude_if=lambda namespace: namespace == NAMESPACE,
+        description="namespace of Cutline's own tables in the lake, publications and cuts",
+    )
+
+    @field_validator("own_namespace", mode="after")
+    @classmethod
+    def _plain_namespace(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", value):
+            raise fault(
+                f"must be lower case letters, digits and _, not starting with a digit, at most 63, not {value!r}"
+            )
+        return value
 
 
 class WorkersConfig(Strict):

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
+from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.channels import LEAST_CREDIT_BYTES, Receiver, Sender, stream_name
 from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import MessageReceived, Send
@@ -60,15 +61,17 @@ class Links:
             for peer in outbound
         }
         self._used: set[str] = set()
+        self._awaited = Awaited()
 
     async def send(self, order: Send) -> None:
         """Queue the message behind all earlier ones to that receiver; waits while its channel is full."""
         message, sender = order.message, self._senders[order.receiver]
         self._used.add(order.receiver)
-        if isinstance(message, Records):
-            await sender.send(encode(message), message.body, counted=True)
-        else:
-            await sender.send(encode(message), counted=False)
+        with self._awaited.on(f"{order.receiver}, to take what was sent to it"):
+            if isinstance(message, Records):
+                await sender.send(encode(message), message.body, counted=True)
+            else:
+                await sender.send(encode(message), counted=False)
 
     async def pump(self, loop: Loop) -> None:
         """Hand every received message to the loop; return its credit once its effects are carried out."""
@@ -108,6 +111,11 @@ class Links:
         for sender in self._senders.values():
             sender.credit_bytes = credit_bytes(limit, pipelines=pipelines, channels=self._channels)
         return True
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The receiver whose channel has been full for long."""
+        return self._awaited.late
 
     def state(self) -> dict[str, dict[str, int]]:
         """What each outbound channel holds, by the peer at its other end, for the status."""

@@ -3,7 +3,7 @@
 enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, PauseTable, StopStream,
                        LimitStream, EndStream, Throttle, Marker
 reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, TablePaused,
-                       StreamCaughtUp, StreamStopped, PartSaved, Marker
+                       StreamCaughtUp, StreamStopped, CheckpointWanted, PartSaved, Marker
 reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
 writer -> enumerator : PartSaved
 
@@ -291,6 +291,11 @@ class StreamStopped(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWanted(Message):
+    """The reader has sent half of the rows that it may send without a complete checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Records(Message):
     """Rows of one table: part of a chunk (`split_id` is set), or changes (`_seq` in the body counts from
     `seq_base`)."""
@@ -372,7 +377,7 @@ _TYPES: dict[str, type[Message]] = {
     for cls in (
         Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, LimitStream, EndStream, Throttle,
         SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamCaughtUp, StreamStopped, Records,
-        ChunkEnd, ChunkDropped, PartSaved, PauseTable, TablePaused,
+        ChunkEnd, ChunkDropped, PartSaved, PauseTable, TablePaused, CheckpointWanted,
     )
 }  # fmt: skip
 

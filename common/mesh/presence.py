@@ -26,7 +26,7 @@ from cutline.common.mesh.log_lines import LogLine, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
 from cutline.common.store.lives import Key
 
-WIRE = 3
+WIRE = 4
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
 
 Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way

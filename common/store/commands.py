@@ -5,6 +5,10 @@ writes outcomes in that order too, but for commands that wait for the Spark writ
 newest outcome says which commands are finished: all up to it but those that it names as *open* and that have no
 outcome since; and its *standing orders* are those in force. A new leader reads these, and then only the commands after.
 
+A command that the Spark writer carries out is *taken* once (`takers/`, put if absent): by the Spark writer before it
+has an effect, or by the leader that withdraws it. So what was cancelled, or failed since no answer came, is never
+carried out later.
+
 Commands and outcomes that are RETAINED numbers older than the newest outcome are removed. So a number that is free
 because its command was removed lies below the newest outcome, and a late `add` that takes one notices.
 
@@ -29,7 +33,8 @@ from cutline.common.store.envelope import canonical, opened, sealed
 from cutline.common.store.lives import Folder
 
 RETAINED = 1_000
-__all__ = ("Command", "Commands", "Mode", "Orders", "Outcome")
+SPARK = "the Spark writer"
+__all__ = ("SPARK", "Command", "Commands", "Mode", "Orders", "Outcome")
 _NUMBERED = re.compile(r"(\d{10})\.json")
 
 
@@ -148,6 +153,19 @@ class Commands:
             return False
         return True
 
+    def take(self, n: int, taker: str) -> str:
+        """Take command `n` for the Spark writer (SPARK), or withdraw it, for a reason; return who has it, durably: the
+        first one."""
+        path = self._path("takers", n)
+        if self._folder.create(path, sealed({"n": n, "taker": taker})):
+            return taker
+        return self.taker(n) or taker
+
+    def taker(self, n: int) -> str | None:
+        """Return who has taken command `n`: SPARK, or why it was withdrawn; None if nobody has."""
+        body = self._get("takers", n)
+        return None if body is None else str(body["taker"])
+
     def newest_outcome(self) -> Outcome | None:
         """Return the outcome of the last finished command, None if no command was finished yet. Costs a listing."""
         while numbers := self._numbers("outcomes"):
@@ -177,9 +195,10 @@ class Commands:
                 self._folder.remove(self._path("commands", n))
                 if command is not None and command.key is not None:
                     self._folder.remove(self._key_path(_name(command.key)))
-        for n in self._numbers("outcomes"):
-            if n <= oldest:
-                self._folder.remove(self._path("outcomes", n))
+        for folder in ("outcomes", "takers"):
+            for n in self._numbers(folder):
+                if n <= oldest:
+                    self._folder.remove(self._path(folder, n))
         self._retire_keys(oldest)
 
     def _retire_keys(self, oldest: int) -> None:
@@ -194,8 +213,9 @@ class Commands:
 
     def remove(self, *, all_but_newest: bool = False) -> None:
         """Remove the files of a deleted pipeline; with `all_but_newest` the newest outcome stays, and says so."""
-        for n in self._numbers("commands"):
-            self._folder.remove(self._path("commands", n))
+        for folder in ("commands", "takers"):
+            for n in self._numbers(folder):
+                self._folder.remove(self._path(folder, n))
         for name in self._folder.names("keys"):
             self._folder.remove(f"keys/{name}")
         outcomes = self._numbers("outcomes")

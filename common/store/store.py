@@ -8,6 +8,7 @@ Layout below the folder of a pipeline, `{store}/{name}.{id}/` (lives.py):
 | `definitions/{version:010d}.json` | a later version (definitions.py), envelope | the leader |
 | `commands/{n:010d}.json` | a person's command (commands.py), envelope | the control API |
 | `keys/{hash}.json` | the claim of a client's key, envelope | the control service |
+| `takers/{n:010d}.json` | who took command n: the Spark writer, or who withdrew it | the Spark writer, the leader |
 | `outcomes/{n:010d}.json` | the end of command n, envelope | the leader |
 | `journal/{slot:010d}.json` | epoch and checkpoint entries, envelopes, slots without gaps | the leader |
 | `schemas/{epoch:010d}.{hash}.json` | a table's schema, named elsewhere by its hash, envelope | enumerator, readers |

@@ -3,17 +3,22 @@
 The version is a digest of all files, so that browsers keep them for ever and still take a new one at once; only the
 page itself is asked for each time (ETag). Everything is read and compressed once, at the start. The page needs no
 token: it has no data, and calls the API as any client does.
+
+One module has no file: `app/rules.js` is the table of common/commands/rules.py, which `GET /v1/operations` answers too.
 """
 
 import base64
 import gzip
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header, HTTPException, Response
+
+from cutline.common.commands import rules
 
 FOLDER = Path(__file__).parent / "static"
 MEDIA_TYPES = {
@@ -39,13 +44,19 @@ class Asset:
     etag: str
 
 
-def router() -> APIRouter:
-    """Return the routes of the dashboard. Reads its files; an OSError means that the installation is incomplete."""
+def contents() -> dict[str, bytes]:
+    """Return every file of the dashboard, by its path. An OSError means that the installation is incomplete."""
     files = {
         path.relative_to(FOLDER).as_posix(): path.read_bytes()
         for path in sorted(FOLDER.rglob("*"))
         if path.suffix in MEDIA_TYPES
     }
+    return {**files, "app/rules.js": f"export const RULES = {json.dumps(rules.to_json())};\n".encode()}
+
+
+def router() -> APIRouter:
+    """Return the routes of the dashboard. Reads its files; an OSError means that the installation is incomplete."""
+    files = contents()
     version = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
     page = _page(files.pop("index.html").decode(), sorted(files), f"/static/{version}/")
     index = _asset("index.html", page.encode())

@@ -21,6 +21,7 @@ from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
 from cutline.common.measures import Measures
 from cutline.common.mesh import channels
+from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
@@ -109,6 +110,7 @@ class Pipeline:
         self.commanding = Commanding(store, host.registry, self._settings)
         self._hint = asyncio.Event()  # a person gave a command
         self._gone = asyncio.Event()  # the pipeline was deleted
+        self._awaited = Awaited()
         self._showing = asyncio.Lock()  # held while the status is written
         self._silent = False  # the pipeline is deleted, and Redis has nothing of it any more
         self.loop = Loop(self._handle, self._perform)
@@ -172,6 +174,7 @@ class Pipeline:
             await finished(self.lease.release())
             await self._close()
             self.source.close()
+            self.commanding.close()
 
     # --- observations ---
 
@@ -312,7 +315,9 @@ class Pipeline:
         resting = leader.state == RESTING
         waiting = leader.waiting_for(self.loop.now())
         if not (resting or leader.still):
-            waiting = self.source.waiting_for or waiting
+            late = None if leader.leads else self._awaited.late  # it says itself which checkpoint waits for the store
+            full = None if self._links is None else self._links.waiting_for
+            waiting = late or self.source.waiting_for or waiting or full
         if leader.still and leader.agenda.standing.mode == "deleting":
             waiting = self._deletes()
         return {
@@ -525,7 +530,7 @@ class Pipeline:
                 settings=self.commanding.settings(orders.definition),
             )
 
-        return await self._until_available(read)
+        return await self._until_available(read, "give the journal and the commands")
 
     async def _write_entry(self, order: WriteEntry) -> Event:
         def write() -> Event:
@@ -537,7 +542,7 @@ class Pipeline:
             log.warning("pipeline %s: slot %d of the journal is refused to us: it %s", self.name, order.slot, whose)
             return EntryRefused(slot=order.slot, nonce=found.nonce if found else "")
 
-        return await self._until_available(write)
+        return await self._until_available(write, f"take entry {order.slot} of the journal")
 
     def _note_written(self, entry: Entry) -> None:
         if isinstance(entry, CheckpointEntry):
@@ -563,8 +568,9 @@ class Pipeline:
                 log.warning("pipeline %s is not yet deleted: %s; trying again in %.0f s", self.name, error, pause)
                 await asyncio.sleep(pause)
 
-    async def _until_available(self, call: Callable[[], Event]) -> Event:
-        return await self._until_answered(lambda: in_store(call))
+    async def _until_available(self, call: Callable[[], Event], what: str) -> Event:
+        with self._awaited.on(f"the store, to {what}"):
+            return await self._until_answered(lambda: in_store(call))
 
     @staticmethod
     async def _until_answered(call: Callable[[], Awaitable[Event]]) -> Event:

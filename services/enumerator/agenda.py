@@ -201,6 +201,9 @@ class Agenda:
             Step.ANSWERED: "the store, to keep its outcome",
         }
         found = {taken.command.n: words[taken.step] for taken in self.taken}
+        asked = (taken.command for taken in self.taken if taken.step == Step.ASKED)
+        restores = [command.n for command in asked if command.kind == "restore"]
+        found |= dict.fromkeys(restores, "the source, to say whether it has the binlog")
         if self.queue:
             ahead = self.taken[-1].command if self.taken else None
             why = "an epoch" if ahead is None else f"command {ahead.n} ({ahead.kind})"
@@ -345,11 +348,12 @@ class Agenda:
         if (taken := self._asked(event.n)) is None:
             return
         base = int(taken.command.arguments["checkpoint"])
+        result = {"checkpoint": base} | ({} if event.warning is None else {"warning": event.warning})
         if self.standing.mode == "running":
-            taken.step, taken.base = Step.EPOCH, base
+            taken.step, taken.base, taken.result = Step.EPOCH, base, result
         else:
             taken.orders = replace(self.standing, base=base, base_after=leader.tail, anew=False)
-            taken.answer("done", result={"checkpoint": base})
+            taken.answer("done", result=result)
 
     def definition_put(self, event: DefinitionPut, leader: Leader) -> None:
         """A version of the definition is there: it comes into force with the next epoch, which a checkpoint precedes so
@@ -418,7 +422,7 @@ class Agenda:
             return
         kind, result = taken.command.kind, dict[str, Any]()
         if kind == "restore":
-            result = {"checkpoint": taken.base}
+            result = dict(taken.result or {"checkpoint": taken.base})
         elif kind in DEFINING_KINDS:
             result = {"version": taken.orders.definition}
         taken.answer("done", result=result)
@@ -584,7 +588,7 @@ class Agenda:
         if kind in ("define", "cancel_table"):
             return self._ask(command, PutDefinition(command=command, in_force=self.standing.definition))
         if kind == "restore":
-            return self._ask(command, FindBase(command=command))
+            return self._ask(command, FindBase(command=command, definition=self.standing.definition))
         if kind == "delete_savepoint":
             return self._ask(command, ReleaseSavepoint(command=command))
         if kind == "cancel_command":

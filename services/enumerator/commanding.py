@@ -14,14 +14,16 @@ from dataclasses import asdict
 from typing import Any
 
 from cutline.common.config.pipeline import FIXED, PipelineConfig
-from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, choice
 from cutline.common.store.command_records import Command, Orders, Outcome
+from cutline.common.store.commands import SPARK
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.restoring import restorable, restorable_savepoints
 from cutline.common.store.store import PipelineStore
+from cutline.common.table_id import glob_of
 from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -37,12 +39,17 @@ from cutline.services.enumerator.events import (
     Settings,
     WriteOutcome,
 )
+from cutline.services.enumerator.reach import place_after, verify_reach
 
 ASK_AGAIN_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 LEAVE_SECONDS = 3.0
 """A member notices within this time that the streams of its epoch are gone: it sends something each second."""
 SPARK_SECONDS = 90.0  # how long a Spark writer may take to answer
+NOBODY = "no Spark writer is running, and only one can do this"
+SILENT = f"the Spark writer did not begin it for {SPARK_SECONDS:.0f} s"
+"""Takers of commands that are withdrawn from the Spark writer, as causes."""
+SOURCE_SECONDS = 20.0  # how long the source may take, before a restore
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -52,7 +59,7 @@ def asked_definition(command: Command, known: Mapping[str, Any] | None) -> Mappi
         return dict(command.arguments["definition"])
     if command.kind == "define":  # by `cutline run`, of whichever version is in force by then
         return {**(known or {}), "source": command.arguments["source"]}
-    tables = [*(known or {})["tables"], f"!{command.arguments['table']}"]
+    tables = [*(known or {})["tables"], f"!{glob_of(command.arguments['table'])}"]
     return {**(known or {}), "tables": tables}
 
 
@@ -94,6 +101,7 @@ class Commanding:
         self.store = store
         self.registry = registry
         self._settings_of = settings_of
+        self._source = Threads(f"{store.name}-restore")
         self.purging = False  # a deletion waits until the Spark writer has dropped the lake tables
 
     def read(self) -> tuple[int, Orders, tuple[Command, ...], tuple[Command, ...]]:
@@ -126,8 +134,8 @@ class Commanding:
                 return await in_store(self._write, outcome)
             case PutDefinition(command=command, in_force=in_force):
                 return await in_store(self._define, command, in_force)
-            case FindBase(command=command):
-                return await in_store(self._find_base, command)
+            case FindBase(command=command, definition=definition):
+                return await self._find_base(command, definition)
             case ReleaseSavepoint(command=command):
                 return await in_store(self._release, command)
             case AskSparkWriter(command=command):
@@ -169,14 +177,36 @@ class Commanding:
         limits = asdict(settings.limits) if settings.limits != before.limits else None
         return DefinitionPut(n=n, version=version, settings=settings, limits=limits)
 
-    def _find_base(self, command: Command) -> Event:
+    async def _find_base(self, command: Command, definition: int) -> Event:
         n, checkpoint = command.n, command.arguments.get("checkpoint")
-        if isinstance(checkpoint, int) and restorable(self.store, checkpoint):
+        if not isinstance(checkpoint, int) or not await in_store(restorable, self.store, checkpoint):
+            others = await in_store(restorable_savepoints, self.store)
+            kept = ", ".join(map(str, others))
+            remedy = f"choose one that is kept, as {kept}" if others else "take a checkpoint first"
+            cause = f"checkpoint {checkpoint} can't be restored: it does not exist, or retention removed it"
+            return refused(n, cause, remedy)
+        place = await in_store(place_after, self.store, checkpoint)
+        if place is None:
             return BaseFound(n=n)
-        others = restorable_savepoints(self.store)
-        remedy = f"choose one that is kept, as {', '.join(map(str, others))}" if others else "take a checkpoint first"
-        cause = f"checkpoint {checkpoint} can't be restored: it does not exist, or retention removed it"
-        return refused(n, cause, remedy)
+        config = await in_store(self.config, definition)
+        try:
+            async with asyncio.timeout(SOURCE_SECONDS):
+                await self._source.call(verify_reach, config.source, place)
+        except SourceLost as error:
+            return refused(
+                n,
+                f"checkpoint {checkpoint} can't be restored: the source can't go on at {place}, where it stands."
+                f" {error.cause}",
+                f"restore a later checkpoint, or read every table again: cutline pipeline read-again {self.store.name}",
+            )
+        except (TimeoutError, CutlineError) as error:
+            problem = str(error) or f"it has not answered for {SOURCE_SECONDS:.0f} s"
+            return BaseFound(
+                n=n,
+                warning=f"the source could not be asked whether it still has the binlog after {place}: {problem}; if it"
+                " has not, the pipeline halts there and says so, and reading every table again helps",
+            )
+        return BaseFound(n=n)
 
     def _release(self, command: Command) -> Event:
         n, checkpoint = command.n, command.arguments.get("checkpoint")
@@ -195,19 +225,33 @@ class Commanding:
             return CommandAnswered(n=n, state="done", result={"command": other})
         if outcome is not None:
             return refused(n, f"command {other} is {outcome.state} already", "there is nothing to cancel")
-        if isinstance(other, int) and self.store.commands.get(other) is not None:
-            return refused(n, f"command {other} waits for the Spark writer, which may carry it out", "wait for its end")
+        if isinstance(other, int) and other < n and self.store.commands.get(other) is not None:
+            # It waits for the Spark writer: any other command before this one is finished.
+            why = f"{command.by} cancelled it by command {n}"
+            if self.store.commands.take(other, why) == why:
+                return CommandAnswered(n=n, state="done", result={"command": other})
+            return refused(n, f"the Spark writer carries command {other} out already", "wait for its end")
         return refused(n, f"the pipeline has no command {other}", "look at the list of its commands")
 
     async def _ask_spark_writer(self, command: Command) -> Event:
-        """Ask until the status of the Spark writer has an answer to this command."""
+        """Ask until the status of the Spark writer has an answer to this command, or somebody withdraws it. After
+        SPARK_SECONDS it is withdrawn; if the Spark writer has taken it by then, its answer is awaited as long again."""
         n, deadline, asked_at = command.n, time.monotonic() + SPARK_SECONDS, float("-inf")
         request: dict[str, Any] | None = None
-        while time.monotonic() < deadline:
+        while True:
             try:
-                if not any(service.role == SPARK_WRITER for service in await self.registry.services()):
-                    cause = "no Spark writer is running, and only one can do this"
-                    return refused(n, cause, "start one, and ask again")
+                taker = await in_store(self.store.commands.taker, n)
+                if taker is not None and taker != SPARK:
+                    return withdrawn(n, taker)
+                if taker is None:
+                    late = SILENT if time.monotonic() > deadline else None
+                    why = late if await self._spark_writer_runs() else NOBODY
+                    if why is not None:
+                        await in_store(self.store.commands.take, n, why)
+                        continue
+                elif time.monotonic() > deadline + SPARK_SECONDS:
+                    cause = "the Spark writer began it, and has not said what became of it"
+                    return CommandAnswered(n=n, state="failed", cause=cause, remedy="look at the table's state")
                 status = await self.registry.status(self.store.key)
                 answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
                 if str(n) in answers:
@@ -223,8 +267,9 @@ class Commanding:
             except Unavailable as error:
                 log.warning("pipeline %s: command %d waits: %s", self.store.name, n, error)
             await asyncio.sleep(LOOK_SECONDS)
-        cause = f"the Spark writer did not answer for {SPARK_SECONDS:.0f} s"
-        return CommandAnswered(n=n, state="failed", cause=cause, remedy="see that one runs, and ask again")
+
+    async def _spark_writer_runs(self) -> bool:
+        return any(service.role == SPARK_WRITER for service in await self.registry.services())
 
     @staticmethod
     def _request(command: Command, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -234,6 +279,10 @@ class Commanding:
         if table not in ((status.get(SPARK_WRITER) or {}).get("quarantined") or {}):
             raise ConfigError(f"{table} is not quarantined")
         return {"kind": "retry", "table": table}
+
+    def close(self) -> None:
+        """End its thread, without waiting for a source that is being asked."""
+        self._source.end()
 
     async def delete(self, *, purge: bool) -> None:
         """Remove the pipeline's files, all but what says that it is being deleted. May be repeated after any part of
@@ -258,6 +307,15 @@ class Commanding:
                 " was removed"
             )
         self.store.remove_files()
+
+
+def withdrawn(n: int, taker: str) -> CommandAnswered:
+    """The answer to a command that was withdrawn from the Spark writer, by its taker."""
+    if taker == NOBODY:
+        return refused(n, taker, "start one, and ask again")
+    if taker == SILENT:
+        return CommandAnswered(n=n, state="failed", cause=taker, remedy="see that it goes on, and ask again")
+    return CommandAnswered(n=n, state="cancelled", cause=taker, remedy="ask again if it is wanted after all")
 
 
 def refused(n: int, cause: str, remedy: str) -> CommandAnswered:

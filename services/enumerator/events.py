@@ -167,9 +167,10 @@ class DefinitionPut(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFound(Event):
-    """The checkpoint to which command `n` restores can be restored."""
+    """The checkpoint to which command `n` restores can be restored. `warning`: what could not be looked at."""
 
     n: int
+    warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +198,11 @@ class PutDefinition(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindBase(Effect):
-    """Look whether the checkpoint that the command names can be restored. Answered by `BaseFound`, or by
-    `CommandAnswered` if not."""
+    """Look whether the checkpoint that the command names can be restored: whether the store has all of it, and the
+    source of this version of the definition what follows. Answered by `BaseFound`, or by `CommandAnswered` if not."""
 
     command: Command
+    definition: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

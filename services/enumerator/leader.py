@@ -646,8 +646,8 @@ class Leader:
         interval = self.settings.interval_seconds
         if self.enumerator.news:
             interval = min(interval, SOON_SECONDS)
-        if self.enumerator.commands_done != self.kept_commands:
-            interval = 0.0  # make them durable at once
+        if self.enumerator.commands_done != self.kept_commands or self.enumerator.wanted:
+            interval = 0.0  # make commands durable at once; readers that may send no more wait for it
         due = not self._ending and not ended and now - self.started_at >= interval
         # After a cut inside a transaction a savepoint would meet the same one, if it came at once.
         asked = bool(self.requests) and now >= self._keep_at

@@ -42,6 +42,7 @@ from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, P
 from cutline.common.mesh.messages import (
     UNLIMITED,
     AssignSplits,
+    CheckpointWanted,
     CompletedSplit,
     EndStream,
     ExcludeTable,
@@ -147,6 +148,7 @@ class Enumerator:
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
         self.news = False  # since the newest checkpoint began a table turned live, or the stream caught up
+        self.wanted = False  # since then a reader asked for the next one
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # of the incremental split at its last part
@@ -250,6 +252,9 @@ class Enumerator:
                 return table_paused(self, message) + self._hand_out()
             case StreamCaughtUp():
                 self.news = True
+                return []
+            case CheckpointWanted():
+                self.wanted = True
                 return []
             case StreamStopped():
                 self.at_stop = True
@@ -633,7 +638,7 @@ class Enumerator:
     def begin(self, checkpoint: int, now: float) -> None:
         """Collect for `checkpoint` from here on. Called just before `Process.start`."""
         self.collecting = Collecting(checkpoint=checkpoint, started_at=now)
-        self.news = False
+        self.news = self.wanted = False
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """Every reader's marker is back."""
@@ -775,7 +780,7 @@ class Enumerator:
     def _take_recorded(self, channel: str, messages: list[Message]) -> list[Effect]:
         effects: list[Effect] = []
         for message in messages:
-            if not isinstance(message, (SplitsWanted, SplitReleased, StreamCaughtUp, PartSaved)):
+            if not isinstance(message, (SplitsWanted, SplitReleased, StreamCaughtUp, CheckpointWanted, PartSaved)):
                 effects += self._recorded(channel, message)
         return effects
 

@@ -273,7 +273,8 @@ class SourceReader:
         return {name: self._table_found(name, info, options[name].chunk_rows) for name, info in found.items()}
 
     def _table_found(self, table_id: str, info: TableInfo | SourceLost, chunk_rows: int | None) -> TableFound:
-        for fault in reserved.taken([table_id]):  # created since the start, which refuses it
+        # Created since the start, which refuses it.
+        for fault in reserved.taken([table_id], self.config.sink.own_namespace):
             return TableFound(table_id=table_id, fault=fault)
         match info:
             case NoTable():

@@ -25,6 +25,7 @@ class ChunkRowsRead(Event):
     split_id: str
     attempt: int
     rows: int
+    size: int = 0  # bytes
     body: Any = field(repr=False)
 
 
@@ -60,6 +61,7 @@ class ChangeBatch:
     generation: int
     schema: str
     rows: int
+    size: int = 0  # bytes
     body: Any = field(repr=False)
 
 

@@ -29,6 +29,7 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
   taken at the next end of a transaction, however long a load lasts.
 - A marker does not wait for a source that has fallen silent inside a transaction, since a pause would wait with it: it
   is taken there once no row has come for STILL_SECONDS, and after LONGEST_SECONDS in any case.
+- A reader that has sent as many rows as it may without a complete checkpoint waits for one (unsaved.py); markers pass.
 - Beginning anew. Where the source no longer has what follows a position, an epoch can begin the split anew: no table
   and no cursor is left, and the first table of a new generation sets main's place. Only `_seq` goes on.
 
@@ -48,6 +49,7 @@ from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     AssignSplits,
+    CheckpointWanted,
     ChunkDropped,
     ChunkEnd,
     CompletedSplit,
@@ -94,6 +96,7 @@ from cutline.services.reader.events import (
     TableFaulted,
 )
 from cutline.services.reader.tables import CATCH_UP, MAIN, StreamTable, StreamTables
+from cutline.services.reader.unsaved import Unsaved
 
 HELD_SPLITS = 2
 INSIDE_ROWS = 200_000
@@ -129,9 +132,18 @@ class Reader:
     Inside a transaction a marker is taken once `inside_rows` of its rows were sent.
     """
 
-    def __init__(self, *, name: str, writers: tuple[str, ...], stream: bool, inside_rows: int = INSIDE_ROWS) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        writers: tuple[str, ...],
+        stream: bool,
+        inside_rows: int = INSIDE_ROWS,
+        unsaved: Unsaved | None = None,
+    ) -> None:
         self.name = name
         self.inside_rows = inside_rows
+        self.unsaved = unsaved or Unsaved(None)
         self.writers = writers
         self.stream = stream  # this reader holds the incremental split
         self.queue: list[SnapshotSplit] = []
@@ -151,7 +163,7 @@ class Reader:
         self._marker_waits = False
         self._now = 0.0  # at the last fact
         self._moved = False  # a cursor has, by the fact at hand
-        self._still = 0.0  # seconds since a cursor last moved
+        self._still = 0.0  # seconds since a cursor last moved, while one is asked
         self._waited = 0.0  # seconds that the marker has waited
         # Splits so far of tables whose list comes in several messages; no marker comes between these.
         self._arriving: dict[str, tuple[CompletedSplit, ...]] = {}
@@ -168,7 +180,8 @@ class Reader:
         """Take one fact."""
         effects = self._take(event)
         passed, self._now = min(max(0.0, now - self._now), LOOK_SECONDS), now
-        self._still = 0.0 if self._moved else self._still + passed
+        silent = not self._moved and any(cursor.asked for cursor in self.cursors.values())
+        self._still = self._still + passed if silent else 0.0
         self._waited = self._waited + passed if self._marker_waits else 0.0
         self._moved = False
         return effects
@@ -195,7 +208,7 @@ class Reader:
                 saved.append(PartSaved(checkpoint=checkpoint, part=ref, stream=last))
                 return [Send(receiver=ENUMERATOR, message=message) for message in saved]
             case Ticked():
-                return []
+                return self._ask() if self.unsaved.full else []  # a marker may wait since the last fact
         raise ProtocolError(f"{self.name} has no rule for {type(event).__name__}")
 
     def _message(self, message: Message) -> list[Effect]:
@@ -241,7 +254,7 @@ class Reader:
     # --- chunks ---
 
     def _next_chunk(self) -> list[Effect]:
-        if self.reading is not None or not self.queue:
+        if self.reading is not None or not self.queue or self.unsaved.full:
             return []
         self.reading = self.queue.pop(0)
         return [ReadChunk(split=self.reading)]
@@ -263,6 +276,7 @@ class Reader:
             )
             return [
                 Send(receiver=writer, message=records),
+                *self._count(event.size),
                 ContinueChunk(split_id=split.split_id, attempt=split.attempt),
             ]
         ends: list[Effect]
@@ -301,6 +315,10 @@ class Reader:
             ends = [Send(receiver=writer, message=dropped), Send(receiver=ENUMERATOR, message=failed)]
         self.reading = None
         return [*ends, Send(receiver=ENUMERATOR, message=SplitsWanted(free=1)), *self._next_chunk()]
+
+    def _count(self, size: int) -> list[Effect]:
+        """Count rows that are sent."""
+        return [Send(receiver=ENUMERATOR, message=CheckpointWanted())] if self.unsaved.send(size) else []
 
     def _writer_of(self, key: str) -> str:
         return self.writers[sum(key.encode()) % len(self.writers)]
@@ -365,6 +383,7 @@ class Reader:
                     body=batch.body,
                 )
                 effects.append(Send(receiver=self._writer_of(batch.table_id), message=records))
+                effects += self._count(batch.size)
         self.seq += event.rows
         if event.cursor == MAIN and self._backlog is not None:
             self._backlog += event.rows
@@ -565,10 +584,11 @@ class Reader:
     def _ask(self) -> list[Effect]:
         effects: list[Effect] = []
         main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
-        if self.stopped:
+        if self.stopped or self.unsaved.full:
             # Read only to the end of an open transaction: a marker may be waiting for it.
+            waits = self._marker_waits or not self.unsaved.full
             for name, cursor in self.cursors.items():
-                if not cursor.asked and cursor.position.inside:
+                if not cursor.asked and cursor.position.inside and waits:
                     cursor.asked = True
                     effects.append(self._read(name, cursor, until=None, at_boundary=True))
             return effects
@@ -672,7 +692,11 @@ class Reader:
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """A reader has one inbound channel, so its cut is complete with its state."""
         self._closing[checkpoint] = self._stream_cut() if self.stream else None
-        return [SavePart(checkpoint=checkpoint, state=state)]
+        effects: list[Effect] = [SavePart(checkpoint=checkpoint, state=state)]
+        waited = self.unsaved.full
+        if self.unsaved.mark(checkpoint):
+            effects.append(Send(receiver=ENUMERATOR, message=CheckpointWanted()))
+        return effects + self._next_chunk() + self._ask() if waited else effects
 
     def _stream_cut(self) -> StreamCut:
         """The stream at this cut, as the enumerator gets it."""
@@ -690,7 +714,7 @@ class Reader:
         """Raise ProtocolError where the state contradicts itself. Costs O(tables and splits)."""
         if not self.stream and (self.tables or self.cursors):
             raise ProtocolError(f"{self.name} has tables or cursors, and holds no incremental split")
-        if self.queue and self.reading is None:
+        if self.queue and self.reading is None and not self.unsaved.full:
             raise ProtocolError(f"{self.name} reads no chunk while {len(self.queue)} are queued")
         if CATCH_UP in self.cursors and MAIN not in self.cursors:
             raise ProtocolError(f"{self.name} has a cursor to catch up, and no main that it could meet")

@@ -58,6 +58,7 @@ from cutline.services.reader.events import (
 )
 from cutline.services.reader.machine import Reader
 from cutline.services.reader.tables import MAIN, StreamTable
+from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
@@ -91,7 +92,8 @@ class ReaderMember:
         self.name = reader_name(index)
         readers, writers = entry.members.readers, entry.members.writers
         topology = Topology.of(len(readers), len(writers))
-        self.machine = Reader(name=self.name, writers=topology.writers, stream=index == 0)
+        unsaved = Unsaved(self.config.checkpoint.max_unsaved_bytes // len(readers), base=entry.base)
+        self.machine = Reader(name=self.name, writers=topology.writers, stream=index == 0, unsaved=unsaved)
         if index == 0 and entry.base is not None:
             base = store.entry(entry.base)
             if not isinstance(base, CheckpointEntry):
@@ -235,7 +237,7 @@ class ReaderMember:
                 cut_at=item.cut_at,
             )
         await self.chunks.spend(item.num_rows, item.nbytes)
-        return ChunkRowsRead(split_id=split_id, attempt=attempt, rows=item.num_rows, body=item)
+        return ChunkRowsRead(split_id=split_id, attempt=attempt, rows=item.num_rows, size=item.nbytes, body=item)
 
     # --- the incremental split ---
 
@@ -322,7 +324,12 @@ class ReaderMember:
             rows_inside=changes.rows_inside,
             batches=tuple(
                 ChangeBatch(
-                    table_id=b.table_id, generation=b.generation, schema=b.schema_hash, rows=b.rows, body=b.batch
+                    table_id=b.table_id,
+                    generation=b.generation,
+                    schema=b.schema_hash,
+                    rows=b.rows,
+                    size=b.batch.nbytes,
+                    body=b.batch,
                 )
                 for b in changes.batches
             ),
@@ -347,6 +354,22 @@ class ReaderMember:
             for table_id, column in found
         }
 
+    def _obstacle(self) -> str | None:
+        """What this reader waits for, for its status."""
+        own = self._checkpoint_awaited() or self.waiting_for or self.chunks.waiting_for
+        return own or self.links.waiting_for
+
+    def _checkpoint_awaited(self) -> str | None:
+        """What this reader waits for, if it may send no more rows."""
+        unsaved = self.machine.unsaved
+        if not unsaved.full:
+            return None
+        since = "the pipeline began" if unsaved.saved is None else f"checkpoint {unsaved.saved}"
+        return (
+            f"a checkpoint: this reader has sent {unsaved.bytes / (1 << 20):,.0f} MiB of rows since {since}, its share"
+            f" of checkpoint.max_unsaved_bytes"
+        )
+
     async def _publish_status(self) -> None:
         while True:
             await asyncio.sleep(1.0)
@@ -357,7 +380,7 @@ class ReaderMember:
                 "epoch": self.epoch,
                 "seq": self.machine.seq,
                 "cursors": cursors,
-                "waiting_for": self.waiting_for or self.chunks.waiting_for,
+                "waiting_for": self._obstacle(),
                 "channels": self.links.state(),
                 "marks": self.marks.shown(),
                 "rows_total": self.rows_sent,

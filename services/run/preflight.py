@@ -78,7 +78,7 @@ def check(
     try:
         life = store.pipeline(config.name).life if known is not None else None
         for table, owner, made_by in lake.owners(config):
-            if owner != config.name and config.select([table]) and not is_own(table):
+            if owner != config.name and config.select([table]) and not is_own(table, config.sink.own_namespace):
                 relation = f"belongs to the pipeline {owner!r}" if owner else "was not made by Cutline"
                 faults.append(
                     f"the table {table} in the warehouse {config.sink.warehouse} {relation}; choose another warehouse"
@@ -118,7 +118,7 @@ def check(
     if faults:
         raise ConfigError(*faults)
     faults = [fault] if workdir is not None and (fault := _unwritable("work folder", workdir)) else []
-    for write in (partial(catalogue.probe, sink), Store(store_url).prepare):
+    for write in (partial(catalogue.probe, sink), store.prepare):
         try:
             write()
         except ConfigError as error:

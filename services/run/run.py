@@ -149,6 +149,7 @@ class Run:
         self._publication: Publication | None = None
         self._published = 0
         self._target: High | None = None
+        self._asked: asyncio.Task[High] | None = None  # the source, for that target
         self._spark_failed_at: tuple[float, ...] = ()
 
     async def go(self) -> None:
@@ -180,8 +181,14 @@ class Run:
         """The definition, checked once the source answers; None if a signal came first."""
         pause = 1.0
         while not self._interrupts:
+            asked = asyncio.create_task(_SOURCE.call(self._check))
+            while not (await asyncio.wait([asked], timeout=LOOK_SECONDS))[0]:
+                self._view.update({}, notes=("waiting for the source and the store to answer",))
+                if self._woken.is_set():  # a server that hangs in a handshake would hold Ctrl-C up
+                    asked.cancel()
+                    return None
             try:
-                return await _SOURCE.call(self._check)
+                return asked.result()
             except Unavailable as error:
                 self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
             with suppress(TimeoutError):
@@ -270,6 +277,8 @@ class Run:
                 raise
             self._view.say(str(deleted))
         finally:
+            if self._asked is not None:
+                self._asked.cancel()
             await self._supervisor.stop(hurry=lambda: self._interrupts > 1)
             remove_run_file(self._workdir)
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -344,9 +353,15 @@ class Run:
         if self._until == "snapshot":
             return not unpublished(tables, self._publication)
         if self._target is None and not pending(tables):
-            try:
+            if self._asked is None:
                 at = self._status.get("reader-0", {}).get("source_host")
-                self._target = await _SOURCE.call(flushed_high, self._config, at=at)
+                self._asked = asyncio.create_task(_SOURCE.call(flushed_high, self._config, at=at))
+            if not (await asyncio.wait([self._asked], timeout=LOOK_SECONDS))[0]:
+                self._notes = ("waiting for the source to say where its binlog ends",)
+                return False
+            asked, self._asked = self._asked, None
+            try:
+                self._target = asked.result()
             except (Unavailable, SourceRefused) as error:
                 self._notes = (str(error),)
                 return False

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.measures import TableRows
+from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host, run_service
 from cutline.common.mesh.links import Links
@@ -167,6 +168,7 @@ class Member:
         self.loop = Loop(self._handle, self._perform)
         self.marks = Marks()
         self.rows_taken = self.bytes_taken = 0
+        self.awaited = Awaited()
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
@@ -183,6 +185,7 @@ class Member:
             status = {
                 "at": time.time(),
                 "epoch": self.epoch,
+                "waiting_for": self.awaited.late or self.links.waiting_for,
                 "channels": self.links.state(),
                 "marks": self.marks.shown(),
                 "rows_total": self.rows_taken,
@@ -204,12 +207,14 @@ class Member:
             case Append():
                 self.rows_taken += effect.rows
                 self.bytes_taken += len(effect.body)
-                await self.thread.call(partial(self.staging.append, effect))
+                with self.awaited.on("the disk for temporary files, to take rows"):
+                    await self.thread.call(partial(self.staging.append, effect))
             case Drop():
                 await self.thread.call(partial(self.staging.drop, effect))
             case StageCut():
                 # Awaited here, so that no row that comes after the cut gets into its files.
-                self.loop.tell(await self.thread.call(partial(self._staged, effect)))
+                with self.awaited.on(f"the store, to take the files of checkpoint {effect.checkpoint}"):
+                    self.loop.tell(await self.thread.call(partial(self._staged, effect)))
             case _:
                 raise ProtocolError(f"a writer can't carry out {type(effect).__name__}")
 

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from cutline.common.config.pipeline import RetentionConfig, TableOptions
+from cutline.common.config.reserved import NAMESPACE
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.spark_writer.catalogue import sqlite_path
@@ -46,15 +47,17 @@ class Lake:
         owner: Owner,
         options_of: Callable[[str], TableOptions] = lambda table_id: TableOptions(tables="*.*"),
         format_version: int = FORMAT_VERSION,
+        own_namespace: str = NAMESPACE,
     ) -> None:
         """Open the catalogue; Unavailable if it does not answer, ConfigError if it can't be opened otherwise.
 
         `options_of` a table ("db.table") say how it is made; `format_version` is the one of tables without such an
-        option, and of Cutline's own table.
+        option, and of Cutline's own table, which is in `own_namespace`.
         """
         self.session = session
         self.owner = owner
         self.pipeline = pipeline = owner.name
+        self.own_namespace = own_namespace
         self._options_of = options_of
         self._dead_rows = DeadRows()
         self.w = 0

@@ -107,11 +107,11 @@ def _listed(folder: str, before: float) -> list[str]:
 
 def _named(table: LakeTable) -> set[str]:
     """The names of all files that a snapshot of the table, as last read, names: data, deletes, manifests, lists."""
-    reader: Any = table.jvm.session.read.format("iceberg")
+    session: Any = table.jvm.session
     lists = table.jvm.iceberg.ReachableFileUtil.manifestListLocations(table.java)
     found = {_name(str(path)) for path in lists.toArray()}
     for content, column in (("all_files", "file_path"), ("all_manifests", "path")):
-        paths = reader.load(f"{table.spark_name}.{content}").select(column).toArrow().column(0)
+        paths = session.table(f"{table.spark_name}.{content}").select(column).toArrow().column(0)
         found.update(_name(path) for path in paths.to_pylist())
     return found
 

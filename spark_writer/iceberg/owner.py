@@ -74,6 +74,10 @@ class Owner:
             return Relation.LATER
         return Relation.ADOPTED if self.adopts else Relation.EARLIER
 
+    def has(self, name: str | None, life: str | None, earlier: Collection[str] = ()) -> bool:
+        """Whether something with these marks was made by this life of the pipeline, or taken over by it."""
+        return self.relation(name, life, earlier) in (Relation.OURS, Relation.UNMARKED)
+
     def refusal(self, what: str, name: str | None, life: str | None, earlier: Collection[str] = ()) -> str | None:
         """Why this pipeline can't write `what`, which has this name and id, in one sentence with what a person can do;
         None if it can."""

@@ -1,4 +1,5 @@
-"""The publications as tables of the lake: the table `_cutline.publications` and the view `_cutline.cuts`.
+"""The publications as tables of the lake: the table `publications` and the view `cuts`, in the namespace `_cutline` or
+the one that the pipeline chose (`sink.own_namespace`).
 
 For each publication N of a pipeline, the table has one row for the pipeline (`table` is null) and one row for each
 lake table whose state or snapshot changed since the previous publication. The view fills in the rest: every table at
@@ -38,6 +39,7 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import Publication, changes
+from cutline.spark_writer.iceberg.columns import quoted
 from cutline.spark_writer.iceberg.files import open_parquet, write_parquet
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lake import Lake
@@ -49,9 +51,6 @@ from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
 NAME, VIEW = reserved.PUBLICATIONS, reserved.CUTS
-NAMESPACE = reserved.NAMESPACE
-PUBLICATIONS = f"{NAMESPACE}.{NAME}"
-"""The table's id."""
 _ATTEMPTS = 10  # at a commit: many pipelines write here, each its own rows
 MERGED_FILES = 50
 """This many small files of a pipeline are merged into one."""
@@ -81,16 +80,16 @@ _PROPERTIES = {
     "commit.retry.num-retries": "10",
 }
 _VIEW = f"""
-CREATE VIEW IF NOT EXISTS {CATALOG}.{NAMESPACE}.{VIEW} AS
+CREATE VIEW IF NOT EXISTS {CATALOG}.{{namespace}}.{VIEW} AS
 SELECT cut.pipeline, cut.checkpoint, changed.table, changed.state, changed.snapshot_id,
        CASE WHEN changed.shown THEN cut.file ELSE changed.file END AS file,
        CASE WHEN changed.shown THEN cut.position ELSE changed.position END AS position,
        CASE WHEN changed.shown THEN cut.gtid ELSE changed.gtid END AS gtid,
        cut.source_time, cut.published_at
-FROM {CATALOG}.{NAMESPACE}.{NAME} AS cut
+FROM {CATALOG}.{{namespace}}.{NAME} AS cut
 JOIN (
   SELECT *, lead(checkpoint) OVER (PARTITION BY pipeline, `table` ORDER BY checkpoint) AS until
-  FROM {CATALOG}.{NAMESPACE}.{NAME} WHERE `table` IS NOT NULL
+  FROM {CATALOG}.{{namespace}}.{NAME} WHERE `table` IS NOT NULL
 ) AS changed
 ON cut.pipeline = changed.pipeline AND cut.checkpoint >= changed.checkpoint
    AND (changed.until IS NULL OR cut.checkpoint < changed.until)
@@ -105,6 +104,8 @@ class Publications:
         """Take the number of the start. The table is opened, or created, at its first use."""
         self._lake = lake
         self._w = w
+        self._namespace = lake.own_namespace
+        self.table_id = f"{self._namespace}.{NAME}"
         self._table: LakeTable | None = None
         self._tidied: tuple[Any, ...] = ()
 
@@ -114,7 +115,7 @@ class Publications:
 
         Raises Unavailable if another start has written rows of this pipeline since.
         """
-        pipeline, failure = self._lake.pipeline, f"{NAMESPACE}.{NAME} could not be written"
+        pipeline, failure = self._lake.pipeline, f"{self.table_id} could not be written"
         with failing_as(failure):
             table = self._opened()
             rows = publication_rows(record, before, pipeline)
@@ -171,14 +172,14 @@ class Publications:
     def check_holder(self) -> None:
         """Raise ConfigError, with the choices, if the lake has publications of another life of this pipeline that it
         may not take over."""
-        if not self._lake.exists(NAMESPACE, NAME):
+        if not self._lake.exists(self._namespace, NAME):
             return
-        with failing_as(f"{NAMESPACE}.{NAME} could not be read"):
+        with failing_as(f"{self.table_id} could not be read"):
             self._check_holder(self._opened().metadata())
 
     def _check_holder(self, metadata: Any) -> None:
         name, life, earlier = self._holder(metadata)
-        what = f"what {NAMESPACE}.{NAME} has under the name {name}"
+        what = f"what {self.table_id} has under the name {name}"
         if name is not None and (refusal := self._lake.owner.refusal(what, name, life, earlier)) is not None:
             raise ConfigError(refusal)
 
@@ -203,7 +204,7 @@ class Publications:
             self._check_holder(base)
             if not first and base.property(self._writer, None) != self._mark:
                 raise Unavailable(
-                    f"another Spark writer has written to {NAMESPACE}.{NAME} for pipeline {self._lake.pipeline};"
+                    f"another Spark writer has written to {self.table_id} for pipeline {self._lake.pipeline};"
                     " starting again after it"
                 )
             transaction = table.java.newTransaction()
@@ -236,7 +237,7 @@ class Publications:
         table = self._opened()
         goal = (newest, *(record.n for record in kept))
         if goal != self._tidied:
-            with failing_as(f"old rows of {NAMESPACE}.{NAME} could not be removed"):
+            with failing_as(f"old rows of {self.table_id} could not be removed"):
                 table.refresh()
                 self._replace_files(table, kept, newest)
             self._tidied = goal
@@ -265,7 +266,7 @@ class Publications:
             [path for path in replaced if path in with_more], pipeline, lambda found: pc.less_equal(found, oldest)
         )
         added = _written(table, pa.concat_tables(merged))
-        failure = f"old rows of {NAMESPACE}.{NAME} could not be removed"
+        failure = f"old rows of {self.table_id} could not be removed"
         self._commit(table, failure, lambda transaction: _overwrite(transaction, replaced, added))
 
     @staticmethod
@@ -287,8 +288,8 @@ class Publications:
     def make_view(self) -> None:
         """Create the view if it does not exist (takes seconds: call it when idle). Not all catalogues support views."""
         try:
-            with failing_as(f"the view {NAMESPACE}.{VIEW} could not be created"):
-                self._lake.session.sql(_VIEW)
+            with failing_as(f"the view {self._namespace}.{VIEW} could not be created"):
+                self._lake.session.sql(_VIEW.format(namespace=quoted(self._namespace)))
         except Unavailable as error:
             logger.warning("%s", error)
 
@@ -297,29 +298,29 @@ class Publications:
         return self._open()
 
     def _open(self, *, expected: bool = False) -> LakeTable:
-        if expected and not self._lake.exists(NAMESPACE, NAME):
+        if expected and not self._lake.exists(self._namespace, NAME):
             raise Unavailable(
-                f"the lake's table {NAMESPACE}.{NAME} is gone, so this is not the lake that Cutline wrote; correct the"
+                f"the lake's table {self.table_id} is gone, so this is not the lake that Cutline wrote; correct the"
                 " catalogue"
             )
         types, fields = self._lake.jvm.iceberg.types.Types, self._lake.jvm.root.java.util.ArrayList()
         for at, (name, _, kind) in enumerate(_COLUMNS, start=1):
             column_type = types.TimestampType.withZone() if kind == "TimestampType" else getattr(types, kind).get()
             fields.add(types.NestedField.optional(at, name, column_type))
-        java = self._lake.create(NAMESPACE, NAME, self._lake.jvm.iceberg.Schema(fields), _PROPERTIES)
-        return self._lake.table(f"{NAMESPACE}.{NAME}", java)
+        java = self._lake.create(self._namespace, NAME, self._lake.jvm.iceberg.Schema(fields), _PROPERTIES)
+        return self._lake.table(self.table_id, java)
 
 
 def forget(lake: Lake) -> None:
     """Remove the rows of this life of a pipeline, and its mark; those of another life stay. May be repeated."""
-    if not lake.exists(NAMESPACE, NAME):
+    if not lake.exists(lake.own_namespace, NAME):
         return
     publications = Publications(lake, 0)
     table = publications.load()
-    name, life, _ = publications._holder(table.metadata())
-    if name is None or lake.owner.relation(name, life) not in (Relation.OURS, Relation.UNMARKED):
+    if not lake.owner.has(*publications._holder(table.metadata())):
         return
-    lake.session.sql(f"DELETE FROM {CATALOG}.{NAMESPACE}.{NAME} WHERE pipeline = '{lake.pipeline}'")
+    name = f"{CATALOG}.{quoted(lake.own_namespace)}.{NAME}"
+    lake.session.sql(f"DELETE FROM {name} WHERE pipeline = '{lake.pipeline}'")
     table.java.refresh()
     table.java.updateProperties().remove(publications._writer).remove(publications._earlier).commit()
 

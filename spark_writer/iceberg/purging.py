@@ -10,17 +10,16 @@ from py4j.protocol import Py4JJavaError
 from cutline.common.table_id import table_id_of
 from cutline.spark_writer.iceberg.jvm import failing_as, items
 from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.owner import ID, OWNER, Relation
+from cutline.spark_writer.iceberg.owner import ID, OWNER
 from cutline.spark_writer.iceberg.publications import forget
 from cutline.spark_writer.iceberg.table import SOURCE
 
 logger = logging.getLogger("cutline.spark_writer")
-_OURS = (Relation.OURS, Relation.UNMARKED)
 
 
 def purge(lake: Lake, still: Callable[[], bool]) -> list[str]:
     """Drop every table of this life of the pipeline, with its files, and the pipeline's rows of
-    `_cutline.publications`; return the tables' names. May be repeated.
+    `publications`; return the tables' names. May be repeated.
 
     A table of that name that somebody else made, also another life of the pipeline, stays, and so does one that its
     owner has renamed to keep it. `still` says, before each step, whether the deletion is still to be done; if not, the
@@ -35,7 +34,7 @@ def purge(lake: Lake, still: Callable[[], bool]) -> list[str]:
                 except Py4JJavaError as error:  # dropped by others, or not of Iceberg
                     logger.warning("pipeline %s: %s was left alone: %s", lake.pipeline, identifier, error)
                     continue
-                if lake.owner.relation(properties.get(OWNER), properties.get(ID)) not in _OURS:
+                if not lake.owner.has(properties.get(OWNER), properties.get(ID)):
                     continue
                 made_for = properties.get(SOURCE)
                 now = table_id_of(str(identifier.namespace()), str(identifier.name()))

@@ -27,7 +27,14 @@ COLUMNS = [
         1,
     )
 ]
-SOURCE_COLUMNS = [{**column, "lake_name": column["name"], "comment": ""} for column in COLUMNS]
+SOURCE_COLUMNS = [
+    {
+        **{key: value for key, value in column.items() if key not in ("field_id", "generated")},
+        "lake_name": column["name"],
+        "comment": "",
+    }
+    for column in COLUMNS
+]
 PLAN: dict[str, Any] = {
     "pipeline": "shop",
     "exists": True,

@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from cutline.common.commands import rules
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.services.control import dashboard
 from tests.browser.made_up import COLUMNS, PLAN, SHOP, SOURCE_COLUMNS, Made, Stage, made_table
@@ -251,8 +252,8 @@ def app(stage: Stage) -> FastAPI:
         by, made = role(request, "operator"), known(name)
         found = known_table(made, table)
         kind, phase = KINDS[what]
-        if what == "retry" and found["phase"] != "quarantined":
-            raise Refusal(409, f"{table} is {found['phase']}", "only a quarantined table can be retried")
+        if refused := rules.table_refusal(kind, table, found["phase"]):
+            raise Refusal(409, *refused)
         if phase:
             found.update(phase=phase, cause=None, remedy=None)
         else:
@@ -277,16 +278,15 @@ def app(stage: Stage) -> FastAPI:
     async def operation(request: Request, name: str, what: str) -> Any:
         by, made = role(request, "operator"), known(name)
         body = await request.json() if await request.body() else {}
-        if what == "pause" and made.mode != "running":
-            raise Refusal(409, f"the pipeline {name} is {made.mode}", "resume it first")
+        kind = {"savepoints": "savepoint", "checkpoints": "checkpoint"}.get(what, what.replace("-", "_"))
+        if refused := rules.refusal(kind, rules.state(made.mode, halted=False, ended=False), body):
+            raise Refusal(409, *refused)
         if what in MODES:
             made.mode = MODES[what]
             stage.say(made, "command", f"{by} asked to {what} the pipeline")
         if what == "savepoints":
             made.savepoints[stage.newest(made)] = body.get("name") or "unnamed"
-        return accepted(
-            stage.command(made, {"savepoints": "savepoint", "checkpoints": "checkpoint"}.get(what, what), body, by)
-        )
+        return accepted(stage.command(made, kind, body, by))
 
     @made_up.post("/v1/pipelines")
     async def create(request: Request, body: Content, dry_run: bool = False) -> Any:

@@ -18,27 +18,41 @@ NAMES = {
     "pipeline": "shop", "table": "shop.page_views", "checkpoint": "21", "number": "1", "version": "1",
     "incarnation": "reader-d07339601693",
 }  # fmt: skip
+SOURCE = {"host": "db", "port": 3306, "user": "cdc", "password_env": "SHOP_PASSWORD"}
+BODIES: dict[str, tuple[dict[str, Any], ...]] = {
+    "/v1/pipelines/{pipeline}/plan": ({"tags": {}},),
+    "/v1/source/test": ({"source": SOURCE}, {"source": {**SOURCE, "host": "wrong"}}),
+    "/v1/source/schemas": ({"source": SOURCE},),
+    "/v1/source/tables": ({"source": SOURCE, "tables": ["shop.*"]}, {"source": SOURCE, "tables": ["erp.*"]}),
+}
+"""Of each POST that only asks: what the dashboard may send."""
 
 
-def asked() -> list[tuple[str, APIRoute]]:
-    """Each GET of the API with an address that the made-up service knows."""
+def asked() -> list[tuple[str, str, APIRoute, Any]]:
+    """Each GET of the API with an address that the made-up service knows, and each POST that only asks."""
     served = {re.sub(r"\{\w+\}", "{}", route.path) for route in app(Stage()).routes if isinstance(route, APIRoute)}
-    found = []
+    found: list[tuple[str, str, APIRoute, Any]] = []
     for module in ROUTES:
         for route in module.routes.routes:
-            if not isinstance(route, APIRoute) or "GET" not in route.methods:
+            if not isinstance(route, APIRoute):
                 continue
-            if re.sub(r"\{\w+\}", "{}", route.path) in served:
-                found.append((re.sub(r"\{(\w+)\}", lambda part: NAMES[part[1]], route.path), route))
+            if "GET" in route.methods and re.sub(r"\{\w+\}", "{}", route.path) in served:
+                found.append(("GET", route.path.format(**NAMES), route, None))
+            elif route.path in BODIES or route.path.startswith("/v1/source/"):
+                address = route.path.format(**NAMES)
+                found += [("POST", address, route, body) for body in BODIES[route.path]]
     return found
 
 
-@pytest.mark.parametrize(("address", "route"), asked(), ids=lambda value: value if isinstance(value, str) else "")
-async def test_an_answer_has_the_fields_of_the_api_s_own(address: str, route: APIRoute) -> None:
+@pytest.mark.parametrize(
+    ("method", "address", "route", "body"), asked(), ids=lambda value: value if isinstance(value, str) else ""
+)
+async def test_an_answer_has_the_fields_of_the_api_s_own(method: str, address: str, route: APIRoute, body: Any) -> None:
     transport = httpx.ASGITransport(app(Stage()))
     headers = {"Authorization": "Bearer admin-token"}
     async with httpx.AsyncClient(transport=transport, base_url="http://stage", headers=headers) as client:
-        content = (await client.get(address)).raise_for_status().json()
+        content = (await client.request(method, address, json=body)).raise_for_status().json()
+    assert content
     adapter = TypeAdapter[Any](route.response_model)
     assert beyond(content, adapter.dump_python(adapter.validate_python(content), mode="json", by_alias=True)) == set()
 

@@ -209,11 +209,12 @@ class Mesh:
         """Define a pipeline, which the mesh then runs.
 
         `settings` are chunk_rows, chunks, interval_seconds, keyless, table_options, schema_changes, port, user, start,
-        stop, and `snapshot` and `source`, mappings of other settings of these sections; `more` is YAML added at the
-        end.
+        stop, and `snapshot`, `checkpoint` and `source`, mappings of other settings of these sections; `more` is YAML
+        added at the end.
         """
         snapshot = {key: settings[key] for key in ("chunk_rows", "chunks") if key in settings}
         snapshot = {"chunk_rows": 100} | snapshot | settings.get("snapshot", {})
+        checkpoint = {"interval_seconds": settings.get("interval_seconds", 0.5)} | settings.get("checkpoint", {})
         source = {
             "host": server.host,
             "port": settings.get("port", server.port),
@@ -229,7 +230,7 @@ class Mesh:
             f"tables: [{listed}]\n"
             f"snapshot: {json.dumps(snapshot)}\n"
             f"table_options: {json.dumps(settings.get('table_options', []))}\n"
-            f"checkpoint: {{interval_seconds: {settings.get('interval_seconds', 0.5)}}}\n"
+            f"checkpoint: {json.dumps(checkpoint)}\n"
             f"keyless: {settings.get('keyless', 'quarantine')}\n"
             f"schema_changes: {settings.get('schema_changes', 'evolve')}\n"
             f"sink: {{type: iceberg, warehouse: {self.folder}/lake}}\n{more}"

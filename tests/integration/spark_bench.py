@@ -178,7 +178,7 @@ class SparkBench:
     def lake(self, name: str | None = None) -> Lake:
         own = session.for_pipeline(self.spark, self.journal.sink)
         owner = Owner(name=name or self.journal.name, id=self.journal.store.id, adopts=self.adopts)
-        return Lake(own, owner, lambda table_id: self.options)
+        return Lake(own, owner, lambda table_id: self.options, own_namespace=self.journal.config.sink.own_namespace)
 
     def start(self, reached: Callable[[str], None] = lambda step: None) -> Incarnation:
         self._open.append(Incarnation(self.journal.store, self.lake(), reached=reached, engine=self.engine))

@@ -427,6 +427,15 @@ def test_tables_that_the_lake_could_not_tell_from_cutlines_own(pipeline: Path) -
     check(load(pipeline), store_url=f"file://{pipeline.parent}/store", workdir=pipeline.parent / "work")
 
 
+@pytest.mark.usefixtures("namesake")
+def test_a_source_with_such_tables_is_copied_whole_once_cutlines_own_have_another_namespace(pipeline: Path) -> None:
+    own = load(pipeline).tables[0]
+    change(pipeline, f'"{own}"', '"_cutline.*"')
+    refused(pipeline, "set sink.own_namespace to another name", "set sink.own_namespace to another name", faults=2)
+    change(pipeline, "warehouse:", "own_namespace: _of_the_lake\n  warehouse:")
+    check(load(pipeline), store_url=f"file://{pipeline.parent}/store", workdir=pipeline.parent / "work")
+
+
 def test_a_warehouse_whose_pipeline_this_store_does_not_know(defined: Path) -> None:
     lake_of(defined.parent, captured(defined), **{"cutline.pipeline": "shop"})
     refused(defined, "has tables of a pipeline 'shop'", "is not in the store", "adopt: true", "another warehouse")

@@ -1,5 +1,5 @@
-"""Members without a leader stop, whatever became of it: what they stage has no checkpoint, and nobody reads what they
-say."""
+"""Members whose rows get no checkpoint stop in time: those without a leader, whatever became of it, and those whose
+leader can't complete a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cutline.common.mesh.silence import LEADER_SECONDS
+from cutline.common.store.records import CheckpointEntry
 from tests.integration.mesh import Mesh, Pipeline, waited
 from tests.integration.operator import command, done, outcome
 from tests.servers import Database, MariaDB
@@ -113,3 +114,111 @@ def test_a_pipeline_that_is_paused_while_redis_hangs_reads_and_stages_no_more(
             at_rest(pipeline, 5 + SLACK_SECONDS)
         done(pipeline, "resume")
         pipeline.catches_up(table)
+
+
+# An enumerator whose store refuses the entry of every checkpoint while the file that HELD names exists.
+REFUSES_ENTRIES = """
+import os
+from pathlib import Path
+from cutline.common.errors import Unavailable
+from cutline.common.mesh.host import run_service
+from cutline.common.store.records import CheckpointEntry
+from cutline.common.store.store import PipelineStore
+from cutline.services.enumerator.__main__ import main
+
+put_entry = PipelineStore.put_entry
+
+def refusing(self, entry):
+    if isinstance(entry, CheckpointEntry) and Path(os.environ["HELD"]).exists():
+        raise Unavailable("the store refuses the entry")
+    return put_entry(self, entry)
+
+PipelineStore.put_entry = refusing
+run_service(main)
+"""
+# A writer whose store hangs with the files of every checkpoint while that file exists.
+HANGS_WITH_FILES = """
+import os, time
+from pathlib import Path
+from cutline.common.mesh.host import run_service
+from cutline.services.writer.__main__ import Staging, main
+
+stage = Staging.stage
+
+def hanging(self, order):
+    while Path(os.environ["HELD"]).exists():
+        time.sleep(0.1)
+    return stage(self, order)
+
+Staging.stage = hanging
+run_service(main)
+"""
+BOUND_BYTES = 4 << 20
+READ_BYTES = 8 << 20  # of one read of the binlog, which may pass the bound
+
+
+def sent_bytes(pipeline: Pipeline) -> int:
+    """The bytes of rows that the reader has sent, by its newest status."""
+    return int(pipeline.status().get("reader-0", {}).get("bytes_total") or 0)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("role", "program", "missing"),
+    [
+        ("enumerator", REFUSES_ENTRIES, "it lacks the store, which has not taken its entry"),
+        ("writer", HANGS_WITH_FILES, "it lacks the part of writer-0"),
+    ],
+    ids=["entry refused", "files held"],
+)
+def test_members_whose_checkpoint_does_not_complete_wait_at_their_bound_and_go_on_once_it_does(
+    mariadb: MariaDB, table: str, tmp_path: Path, role: str, program: str, missing: str
+) -> None:
+    """1. The store refuses the entry of a checkpoint, or hangs with its files, and the source goes on. 2. The reader
+    stops at its bound and says so, and what the checkpoint lacks is said too. 3. The store does its work again: the
+    same epoch goes on, and nothing is lost."""
+    held = tmp_path / "held"
+    with Mesh(
+        tmp_path, readers=1, writers=1, environment={"HELD": str(held)}, programs={role: ("-c", program)}
+    ) as mesh:
+        pipeline = mesh.pipeline("shop", mariadb, [table], checkpoint={"max_unsaved_bytes": BOUND_BYTES})
+        pipeline.until(lambda: pipeline.shows(table), "the table to be shown")
+
+        def waits(member: str, reason: str) -> bool:
+            return reason in (pipeline.status().get(member, {}).get("waiting_for") or "")
+
+        with written(mariadb, table):
+            begun, _ = sent_bytes(pipeline), held.touch()
+            pipeline.until(lambda: waits("reader-0", "a checkpoint: this reader has sent"), "it to wait at its bound")
+            sent, end = sent_bytes(pipeline), time.monotonic() + 12
+            while time.monotonic() < end:
+                assert sent_bytes(pipeline) == sent
+                time.sleep(0.2)
+            print(f"{(sent - begun) / (1 << 20):.1f} MiB sent without a checkpoint; {BOUND_BYTES >> 20} are the bound")
+            assert sent - begun < BOUND_BYTES + READ_BYTES
+            assert waits("enumerator", missing)
+            assert role != "writer" or waits("writer-0", "the store, to take the files of checkpoint")
+            held.unlink()
+            pipeline.goes_on()
+        pipeline.catches_up(table)
+        assert len(pipeline.epochs()) == 1
+        pipeline.until(lambda: not waits("reader-0", "a checkpoint"), "the reader to wait no more")
+
+
+@pytest.mark.alone
+def test_checkpoints_come_sooner_than_their_interval_where_many_rows_have_none(
+    mariadb: MariaDB, table: str, tmp_path: Path
+) -> None:
+    """A snapshot of 40 MB with a checkpoint an hour and a bound of 4 MiB: it holds, and no hour is waited for."""
+    rows = ",".join(f"({number},'{'z' * 1000}')" for number in range(4000))
+    mariadb.execute(f"INSERT INTO {table} VALUES {rows}")
+    for times in range(1, 10):
+        mariadb.execute(f"INSERT INTO {table} SELECT id + {times * 4000}, a FROM {table} WHERE id < 4000")
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        bound = {"interval_seconds": 3600, "max_unsaved_bytes": BOUND_BYTES}
+        pipeline = mesh.pipeline("shop", mariadb, [table], chunk_rows=500, checkpoint=bound)
+        pipeline.until(lambda: pipeline.shows(table), "the table to be shown", 120)
+        chunks = [sum(file.rows for file in e.staged) for e in pipeline.entries() if isinstance(e, CheckpointEntry)]
+        print(f"rows of 1 KB in each checkpoint: {chunks}")
+        assert sum(chunks) == 40_000
+        assert max(chunks) * 1000 < BOUND_BYTES + 500 * 1000 + READ_BYTES

@@ -12,7 +12,8 @@ from cutline.common.errors import Unavailable
 from cutline.common.store.records import Publication
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg import lake, publications
-from tests.integration.spark_bench import SparkBench, T, U, both_read, order, stock
+from cutline.spark_writer.iceberg.purging import purge
+from tests.integration.spark_bench import SparkBench, T, U, both_read, order, schema, stock
 from tests.integration.test_orphans import unnamed
 
 NEVER_MS = 0
@@ -40,8 +41,9 @@ def more(bench: SparkBench, incarnation: Incarnation, count: int) -> Incarnation
     return incarnation
 
 
-def cuts(bench: SparkBench, pipeline: str = "shop") -> dict[int, list[Any]]:
-    found = bench.session.sql(f"SELECT * FROM lake._cutline.cuts WHERE pipeline = '{pipeline}'").toArrow().to_pylist()
+def cuts(bench: SparkBench, pipeline: str = "shop", namespace: str = "_cutline") -> dict[int, list[Any]]:
+    view = f"lake.{namespace}.cuts"
+    found = bench.session.sql(f"SELECT * FROM {view} WHERE pipeline = '{pipeline}'").toArrow().to_pylist()
     by_cut: dict[int, list[Any]] = {}
     for row in found:
         by_cut.setdefault(row["checkpoint"], []).append(sorted(row.items(), key=lambda item: item[0]))
@@ -90,6 +92,29 @@ def test_cuts_that_are_kept_stay_right(bench: SparkBench, monkeypatch: pytest.Mo
     assert data_files(bench) == 1
     bench.apply()
     assert cuts(bench) == {n: before[n] for n in (numbers[2], numbers[-1])}
+
+
+def test_cutlines_own_tables_are_in_the_namespace_that_the_pipeline_chose(spark: Any, tmp_path: Path) -> None:
+    """1. A pipeline publishes under `select`, a word of SQL; a table of its source is called `_cutline.publications`.
+    2. Upkeep and a second start go on there. 3. A purge removes the rows there, and every other table."""
+    bench = SparkBench(spark, tmp_path, sink={"own_namespace": "select"})
+    theirs = schema("_cutline.publications", ("id",), id="bigint", note="varchar(9)", price="decimal(10,2)")
+    try:
+        bench.journal.table(theirs)
+        bench.journal.chunk(theirs, [order(number) for number in range(3)])
+        incarnation = history(bench, 3)
+        incarnation._publications.make_view()
+        records = bench.journal.store.publications()
+        incarnation._publications.tidy(records[2:3], records[-1].n, NEVER_MS)
+        bench.apply()
+        assert len(bench.rows(theirs.table_id)[1]) == 3
+        assert cuts(bench, namespace="`select`").keys() == {record.n for record in records[2:]}
+        lake = bench.lake()
+        assert set(purge(lake, lambda: True)) == {T.table_id, U.table_id, theirs.table_id}
+        assert bench.session.sql("SELECT * FROM lake.`select`.publications").count() == 0
+        assert not lake.exists("_cutline", "publications")
+    finally:
+        bench.close()
 
 
 def test_rows_of_other_pipelines_stay_whatever_file_they_are_in(bench: SparkBench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,35 @@ def test_a_paused_pipeline_reads_every_table_again_once_it_goes_on_and_a_running
         done(pipeline, "read_again")
         equal(pipeline, generation=3)
         assert [epoch.anew for epoch in pipeline.epochs() if epoch.anew] == ["asked"] * 2
+
+
+def test_a_restore_to_where_the_source_no_longer_has_the_binlog_is_refused_and_changes_nothing(
+    server: Database, tmp_path: Path
+) -> None:
+    """1. The binlog after an earlier checkpoint is gone: the restore names the place and what helps, and the pipeline
+    goes on in its epoch. 2. A later checkpoint can be restored. 3. While the server hangs, a restore is carried out,
+    and says that the server could not be asked."""
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        pipeline = mesh.pipeline("shop", server, TABLES)
+        earlier = pipeline.catches_up(*TABLES)
+        change(server)
+        pipeline.catches_up(*TABLES)
+        purged(server)
+        epochs = len(pipeline.epochs())
+        refusal = outcome(pipeline, command(pipeline, "restore", checkpoint=earlier.slot))
+        assert refusal.state == "refused"
+        assert f"the source can't go on at {earlier.position}" in str(refusal.cause)
+        assert "purged" in str(refusal.cause)
+        assert "cutline pipeline read-again shop" in str(refusal.remedy)
+        later = pipeline.catches_up(*TABLES)
+        assert len(pipeline.epochs()) == epochs
+        assert done(pipeline, "restore", checkpoint=later.slot) == {"checkpoint": later.slot}
+        pipeline.catches_up(*TABLES)
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            found = done(pipeline, "restore", checkpoint=later.slot)
+            assert found["warning"].startswith("the source could not be asked whether it still has the binlog after")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        pipeline.catches_up(*TABLES)

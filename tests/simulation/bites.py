@@ -118,6 +118,8 @@ MACHINES = (
     "inside checkpoint",
     "main read on to a transaction's end for those that wait",
     "marker waits for a transaction's end",
+    "reader waits for a checkpoint",
+    "sent CheckpointWanted",
     "read by catch-up",
     "read by main",
     "reader restored exactly",

@@ -9,9 +9,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.mesh.machine import Began, Event, MessageReceived, PartStored, State, Ticked
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Send, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,
+    CheckpointWanted,
     ChunkDropped,
     ChunkEnd,
     EndStream,
@@ -39,13 +40,13 @@ from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Pub
 from cutline.services.enumerator.events import BoundFound, EntryRefused, EntryWritten, JournalRead, Observed, Plan
 from cutline.services.enumerator.leader import EpochOpened, Leader
 from cutline.services.enumerator.machine import Enumerator
-from cutline.services.reader.events import ChangesRead, ChunkFailed
+from cutline.services.reader.events import ChangesRead, ChunkFailed, ReadChanges, ReadChunk
 from cutline.services.reader.machine import Reader
 from cutline.services.writer.machine import CutStaged
 
 if TYPE_CHECKING:
     from tests.simulation.lake import Rows
-    from tests.simulation.world import World
+    from tests.simulation.world import Probe, World
 
 SILENT_SECONDS = 14.0
 """The longest checkpoint interval of a world, DOUBT_SECONDS of the leader, and a moment."""
@@ -554,6 +555,23 @@ def any_fact_is_handled_or_refused(world: World) -> None:
             before = freeze(machine)
 
 
+def rows_without_a_checkpoint_are_bounded(probe: Probe, effects: list[Effect]) -> None:
+    """A reader that has sent as many rows as it may without a complete checkpoint begins nothing that gives more."""
+    world, most = probe.world, probe.world.shape.unsaved_rows
+    if most is None:
+        return
+    for effect in effects:
+        if isinstance(effect, Send) and isinstance(effect.message, Records):
+            probe.rows_since += effect.message.rows
+        elif isinstance(effect, ReadChunk) or (isinstance(effect, ReadChanges) and not effect.after.inside):
+            journal = world.store.journal
+            complete = {n for n, e in journal.items() if isinstance(e, CheckpointEntry) and e.epoch == probe.epoch}
+            unsaved = probe.rows_since + sum(n for slot, n in probe.rows_before.items() if slot not in complete)
+            if unsaved >= most:
+                raise Failure(f"{probe.name} reads on with {unsaved} rows that no checkpoint has; {most} are its bound")
+    world.count["reader waits for a checkpoint"] += probe.machine.unsaved.full
+
+
 def _any_fact(world: World) -> Event:
     rng = world.rng
     table = rng.choice(world.shape.tables)
@@ -567,6 +585,7 @@ def _any_fact(world: World) -> Event:
         TakeBackSplit(split_id=split, attempt=1),
         TableReport(table_id=table, generation=1, state=rng.choice(tuple(TableState))),
         StreamCaughtUp(),
+        CheckpointWanted(),
         StreamStopped(),
         LimitStream(stop=Stop(time_us=0)),
         EndStream(place=position),

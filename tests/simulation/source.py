@@ -836,7 +836,7 @@ class SimulatedSource:
             if stop or taken >= max_rows:
                 break
         batches = tuple(
-            ChangeBatch(table_id=t, generation=g, schema=h, rows=len(body), body=body)
+            ChangeBatch(table_id=t, generation=g, schema=h, rows=len(body), size=len(body), body=body)
             for (t, g, h), body in bodies.items()
         )
         gone = {f.table_id for f in faults}

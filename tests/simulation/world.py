@@ -90,6 +90,7 @@ from cutline.services.reader.events import (
     SetLimits,
 )
 from cutline.services.reader.machine import Reader
+from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.records import LIFE
@@ -207,6 +208,8 @@ class Probe:
         self.given: Counter[str] = Counter()
         self.taken: dict[str, list[int]] = {}
         self.last: tuple[Counter[str], dict[str, int], Any] | None = None
+        self.rows_since = 0  # sent since the newest marker
+        self.rows_before: dict[int, int] = {}  # sent between that checkpoint's marker and the one before it
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = self.machine.handle(event, now)
@@ -219,6 +222,8 @@ class Probe:
         for effect in effects:
             if isinstance(effect, Send) and not isinstance(effect.message, Marker):
                 self.given[effect.receiver] += 1
+        if isinstance(self.machine, Reader):
+            checks.rows_without_a_checkpoint_are_bounded(self, effects)
 
     def ready(self) -> bool:
         ready = self.machine.ready()
@@ -245,6 +250,7 @@ class Probe:
             for message in messages:
                 if isinstance(message, SplitReport | SplitFailed | TableReport | TablePaused | StreamStopped):
                     self.world.count[f"recorded {type(message).__name__}"] += 1
+        self.rows_before[checkpoint], self.rows_since = self.rows_since, 0
         effects = self.machine.cut(checkpoint, state, recorded, kept)
         self.count(effects)
         return effects
@@ -319,6 +325,7 @@ class Shape:
     start: str | None  # kind; None: with a snapshot
     stop: tuple[str, float] | None  # kind, seconds from the pipeline's beginning
     schema_changes: SchemaChanges
+    unsaved_rows: int | None = None  # that a reader may send without a complete checkpoint; a row has one byte
 
     @classmethod
     def of(cls, seed: int) -> Shape:
@@ -351,6 +358,9 @@ class Shape:
             wire=rng.random() < 0.15, start=start, stop=stop,
             schema_changes=rng.choice(("evolve", "evolve", "evolve", "exact", "exact", "ignore", "halt")),
         )  # fmt: skip
+        own = random.Random(f"unsaved {seed}")
+        if own.random() < 0.4:
+            shape = dataclasses.replace(shape, unsaved_rows=own.choice((12, 40)))
         own = random.Random(f"size {seed}")
         if own.random() < 0.04:
             more = tuple(table for table in KINDS if table not in FEW)[: own.choice((4, 8))]
@@ -733,8 +743,14 @@ class World:
         machine: Any
         if service.role == "reader":
             service.name = reader_name(index)
-            machine = Reader(name=service.name, writers=topology.writers, stream=index == 0, inside_rows=INSIDE_ROWS)
             base = entry.base
+            machine = Reader(
+                name=service.name,
+                writers=topology.writers,
+                stream=index == 0,
+                inside_rows=INSIDE_ROWS,
+                unsaved=Unsaved(self.shape.unsaved_rows, base=base),
+            )
             if index == 0 and base is not None:
                 machine.restore(self.part(service, base, "reader-0"))
                 checks.restore_is_exact(self, machine, base, "reader-0")
@@ -1196,7 +1212,8 @@ class World:
         rows, chunk["left"] = chunk["left"][:size], chunk["left"][size:]
         event: Event
         if rows:
-            event = ChunkRowsRead(split_id=split.split_id, attempt=split.attempt, rows=len(rows), body=rows)
+            sizes = {"rows": len(rows), "size": len(rows)}
+            event = ChunkRowsRead(split_id=split.split_id, attempt=split.attempt, **sizes, body=rows)
         else:
             service.chunk = None
             event = ChunkRead(

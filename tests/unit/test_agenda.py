@@ -145,6 +145,22 @@ def test_a_restore_begins_the_next_epoch_at_the_checkpoint_that_can_be_restored(
     assert (opening.base, bench.finish().result) == (4, {"checkpoint": 4})
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_restore_of_a_source_that_could_not_be_asked_says_so_in_its_result(paused: bool) -> None:
+    bench = leading()
+    if paused:
+        bench.command("pause")
+        checkpoint(bench)
+        bench.finish()
+    (asked,) = bench.command("restore", checkpoint=4)
+    n = asked.command.n
+    assert bench.leader.agenda.waiting() == {n: "the source, to say whether it has the binlog"}
+    bench.tell(BaseFound(n=n, warning="it is away"))
+    if not paused:
+        bench.next_epoch(7, 6, commands=(asked.command,))
+    assert bench.finish().result == {"checkpoint": 4, "warning": "it is away"}
+
+
 def test_a_definition_comes_into_force_with_the_epoch_after_a_checkpoint() -> None:
     bench = leading()
     (asked,) = bench.command("define", base=1, definition={})

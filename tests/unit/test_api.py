@@ -18,15 +18,16 @@ import httpx
 import pytest
 import yaml
 
-from cutline.common.config.pipeline import parse
+from cutline.common.config.pipeline import parse, select_tables
 from cutline.common.mesh.presence import Registry
-from cutline.common.store.commands import Orders, Outcome
+from cutline.common.store.commands import Command, Orders, Outcome
 from cutline.common.store.records import PartRef
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.api.gate import BODY_BYTES
 from cutline.services.control.api.models import CommandView
 from cutline.services.control.app import build
+from cutline.services.enumerator.commanding import asked_definition
 from tests import records
 from tests.unit.test_control import FakeRegistry
 
@@ -462,6 +463,7 @@ async def test_an_etag_changes_with_the_state_and_an_unchanged_pipeline_is_304(
         ({"values": {"tinyint1": "boolean"}}, "values.tinyint1"),
         ({"snapshot": {"chunks": "exact"}}, "snapshot.chunks"),
         ({"keyless": "append"}, "keyless"),
+        ({"sink": {"own_namespace": "meta"}}, "sink.own_namespace"),
     ],
 )
 async def test_what_can_not_change_is_refused_and_the_remedy_is_a_new_pipeline(
@@ -519,6 +521,22 @@ async def test_a_table_is_removed_by_an_exclusion_or_by_leaving_its_name_out(
     view = (await api.delete(f"{SHOP}/tables/crm.people")).json()
     assert view["arguments"]["definition"]["tables"] == ["shop.*"]
     problem(await api.delete(f"{SHOP}/tables/shop.nothing"), 404)
+
+
+async def test_a_removed_table_whose_name_has_wildcards_takes_no_other_with_it(
+    api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry
+) -> None:
+    """The glob that captures it is written as its name is. The leader excludes a cancelled one so too."""
+    registry.parts["enumerator"]["tables"]["shop.a*"] = {"phase": "live", "generation": 1}
+    shop.commands.add("define", {}, by="ann", now=1.0)
+    shop.put_definition(2, {**DEFINITION, "tables": ["shop.a*", "crm.people"]}, by="ann", at=1.0, command=1)
+    finish(shop, 1, definition=2)
+    view = (await api.delete(f"{SHOP}/tables/{quote('shop.a*')}")).json()
+    tables = view["arguments"]["definition"]["tables"]
+    assert tables == ["shop.a*", "crm.people", "!shop.a[*]"]
+    assert select_tables(tables, ["shop.a*", "shop.ab"]) == ("shop.ab",)
+    cancelled = Command(n=1, kind="cancel_table", arguments={"table": "shop.a*"}, by="ann", at=1.0)
+    assert asked_definition(cancelled, {"tables": ["shop.a*"]}) == {"tables": ["shop.a*", "!shop.a[*]"]}
 
 
 async def test_deleting_takes_one_command_and_then_nothing_else_is_accepted(

@@ -5,18 +5,22 @@ import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from cutline.common.errors import ConfigError, ProtocolError
+from cutline.common.config.pipeline import parse
+from cutline.common.errors import ConfigError, PositionLost, ProtocolError, SourceLost, SourceRefused, Unavailable
+from cutline.common.positions import Position
 from cutline.common.store import commands
-from cutline.common.store.commands import Command, Orders, Outcome
+from cutline.common.store.commands import SPARK, Command, Orders, Outcome
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.enumerator import commanding
 from cutline.services.enumerator.commanding import Commanding
-from cutline.services.enumerator.events import AskSparkWriter, CommandAnswered
+from cutline.services.enumerator.events import AskSparkWriter, BaseFound, CommandAnswered, FindBase, FindOutcome
 from tests import records
 
 
@@ -199,11 +203,127 @@ def test_no_spark_writer_answers_at_once_that_none_is_running(shop: PipelineStor
         async def services(self) -> list[Any]:
             return []
 
-    commanding = Commanding(shop, Nobody(), lambda config: None)  # type: ignore[arg-type, return-value]
+    leaders = Commanding(shop, Nobody(), lambda config: None)  # type: ignore[arg-type, return-value]
     asked = AskSparkWriter(command=add(shop, "lake", arguments={"table": "d.t", "choice": "accept"}))
-    answer = asyncio.run(asyncio.wait_for(commanding.carry_out(asked), 5.0))
+    answer = asyncio.run(asyncio.wait_for(leaders.carry_out(asked), 5.0))
     assert isinstance(answer, CommandAnswered)
     assert (answer.state, answer.cause) == ("refused", "no Spark writer is running, and only one can do this")
+    assert shop.commands.take(1, SPARK) == answer.cause  # one that starts later does not carry it out
+
+
+class Busy:
+    """The registry with a Spark writer that takes and answers what the test lets it."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.answers: dict[str, str | None] = {}
+
+    async def services(self) -> list[Any]:
+        return [SimpleNamespace(role="spark_writer")]
+
+    async def status(self, key: Any) -> Any:
+        return {"spark_writer": {"quarantined": {"d.t": {}}, "commands": self.answers}}
+
+    async def request(self, key: Any, request: Any, *, to: str) -> None:
+        self.asked.set()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it(
+    shop: PipelineStore, taken: bool
+) -> None:
+    """1. A command was passed on to the Spark writer, which is busy or has begun it. 2. It is cancelled: before, both
+    answers say so, and the Spark writer finds it withdrawn; after, the cancellation is refused, and the answer is the
+    Spark writer's."""
+    registry = Busy()
+    leaders = Commanding(shop, cast(Any, registry), cast(Any, None))
+    retry = add(shop, "retry_table", arguments={"table": "d.t"})
+    cancel = add(shop, "cancel_command", arguments={"command": 1})
+    asking = asyncio.create_task(leaders.carry_out(AskSparkWriter(command=retry)))
+    async with asyncio.timeout(20):
+        await registry.asked.wait()
+        if taken:
+            assert shop.commands.take(1, SPARK) == SPARK
+        found = await leaders.carry_out(FindOutcome(command=cancel))
+        assert isinstance(found, CommandAnswered)
+        assert await leaders.carry_out(FindOutcome(command=cancel)) == found  # by the next leader
+        registry.answers["1"] = None
+        answer = await asking
+    assert isinstance(answer, CommandAnswered)
+    if taken:
+        assert (found.state, found.cause) == ("refused", "the Spark writer carries command 1 out already")
+        assert answer.state == "done"
+    else:
+        assert found.state == "done"
+        assert (answer.state, answer.cause) == ("cancelled", "ann cancelled it by command 2")
+        assert shop.commands.take(1, SPARK) == "ann cancelled it by command 2"
+
+
+async def test_what_the_spark_writer_did_not_begin_in_time_is_not_carried_out_later(
+    shop: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commanding, "SPARK_SECONDS", 0.2)
+    leaders = Commanding(shop, cast(Any, Busy()), cast(Any, None))
+    asked = AskSparkWriter(command=add(shop, "retry_table", arguments={"table": "d.t"}))
+    async with asyncio.timeout(20):
+        answer = await leaders.carry_out(asked)
+    assert isinstance(answer, CommandAnswered)
+    assert (answer.state, answer.cause) == ("failed", "the Spark writer did not begin it for 90 s")
+    assert shop.commands.take(1, SPARK) == answer.cause
+
+
+async def test_what_the_spark_writer_began_and_never_answered_fails_and_says_so(
+    shop: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commanding, "SPARK_SECONDS", 0.2)
+    leaders = Commanding(shop, cast(Any, Busy()), cast(Any, None))
+    asked = AskSparkWriter(command=add(shop, "retry_table", arguments={"table": "d.t"}))
+    shop.commands.take(1, SPARK)
+    async with asyncio.timeout(20):
+        answer = await leaders.carry_out(asked)
+    assert isinstance(answer, CommandAnswered)
+    assert (answer.state, answer.cause) == ("failed", "the Spark writer began it, and has not said what became of it")
+
+
+PLACE = Position(server="s", file="b.000001", offset=4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "words"),
+    [
+        (None, "found", ""),
+        (PositionLost("The binlog file b.000001 is purged"), "refused", "at b.000001:4, where it stands. The binlog"),
+        (SourceLost("The source is another server"), "refused", "The source is another server"),
+        (Unavailable("db:3306 does not answer"), "found", "still has the binlog after b.000001:4: db:3306 does not"),
+        (SourceRefused("the password is wrong"), "found", "the password is wrong; if it has not, the pipeline halts"),
+        (TimeoutError(), "found", "it has not answered for 20 s"),
+    ],
+)
+def test_the_source_is_asked_before_a_restore(
+    shop: PipelineStore, monkeypatch: pytest.MonkeyPatch, answer: Exception | None, state: str, words: str
+) -> None:
+    definition = "name: shop\nsource: {host: db.example, user: cdc}\ntables: [s.*]\nsink: {warehouse: /lake}\n"
+    shop.define(parse(definition).definition())
+
+    def ask(source: Any, place: Position) -> None:
+        assert (source.host, place) == ("db.example", PLACE)
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(commanding, "restorable", lambda store, n: True)
+    monkeypatch.setattr(commanding, "place_after", lambda store, n: PLACE)
+    monkeypatch.setattr(commanding, "verify_reach", ask)
+    asked = FindBase(command=add(shop, "restore", arguments={"checkpoint": 4}))
+    found = asyncio.run(Commanding(shop, cast(Any, None), cast(Any, None)).carry_out(asked))
+    if state == "refused":
+        assert isinstance(found, CommandAnswered)
+        assert found.state == "refused"
+        assert words in str(found.cause)
+        assert "cutline pipeline read-again shop" in str(found.remedy)
+    else:
+        assert isinstance(found, BaseFound)
+        assert (found.warning is None) == (answer is None)
+        assert words in (found.warning or "")
 
 
 def test_an_outcome_in_a_place_that_was_removed_long_ago_is_refused(
@@ -213,8 +333,10 @@ def test_an_outcome_in_a_place_that_was_removed_long_ago_is_refused(
     for n in (1, 2, 3):
         add(shop)
         assert shop.commands.put_outcome(done(n))
+    assert [shop.commands.take(n, SPARK) for n in (2, 3)] == [SPARK, SPARK]
     shop.commands.retire()
     assert not shop.commands.put_outcome(done(2))
+    assert [shop.commands.taker(n) for n in (2, 3)] == [None, SPARK]
     assert shop.commands.outcome(2) is None
     assert shop.commands.outcome(3) == done(3)
 

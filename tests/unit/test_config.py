@@ -292,6 +292,16 @@ def test_the_format_version_is_3_or_2_and_leaves_other_definitions_as_they_were(
     assert PipelineConfig.from_definition(read.definition()) == read
 
 
+def test_the_namespace_of_cutlines_own_tables_is_a_plain_name_and_leaves_other_definitions_as_they_were() -> None:
+    assert parse(SMALL).sink.own_namespace == "_cutline"
+    assert "own_namespace" not in parse(SMALL).definition()["sink"]
+    read = parse(SMALL.replace("warehouse: w", "warehouse: w, own_namespace: _meta1"))
+    assert PipelineConfig.from_definition(read.definition()).sink.own_namespace == "_meta1"
+    for name in ("Meta", "a.b", "1a", "", "a-b", "a" * 64, "`"):
+        (found,) = faults(SMALL.replace("warehouse: w", f'warehouse: w, own_namespace: "{name}"'))
+        assert "sink.own_namespace must be lower case letters, digits and _, not starting with a digit" in found
+
+
 def test_an_item_of_sort_is_a_column_and_perhaps_a_direction() -> None:
     items = ("day", "day desc", "day asc", "a desc asc", "desc")
     wanted = [("day", False), ("day", True), ("day", False), ("a desc", False), ("desc", False)]

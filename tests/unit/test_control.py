@@ -163,6 +163,17 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
     assert (await api.get("/v1/pipelines/shop")).json()["spark_writer"] == "s1"
 
 
+async def test_what_a_late_checkpoint_lacks_stands_behind_the_reader_that_waits_for_it(
+    api: httpx.AsyncClient, registry: FakeRegistry
+) -> None:
+    waits, lacks = "a checkpoint: this reader has sent 9 MiB", "checkpoint 4, begun 40 s ago: it lacks the store"
+    registry.parts["reader-0"]["waiting_for"] = waits
+    registry.parts["enumerator"] |= {"state": "leading", "waiting_for": lacks}
+    assert (await api.get("/v1/pipelines/shop")).json()["waiting_for"] == f"{waits}; {lacks}"
+    registry.parts["enumerator"]["waiting_for"] = None
+    assert (await api.get("/v1/pipelines/shop")).json()["waiting_for"] == waits
+
+
 async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: httpx.AsyncClient) -> None:
     tables = (await api.get("/v1/pipelines/shop/tables")).json()
     assert [(table["table"], table["phase"], table["rows_done"], table["cause"]) for table in tables] == [

@@ -10,7 +10,16 @@ import pytest
 
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCaughtUp, StreamCut, StreamStopped, Throttle
+from cutline.common.mesh.messages import (
+    CheckpointWanted,
+    Limits,
+    Marker,
+    PartSaved,
+    StreamCaughtUp,
+    StreamCut,
+    StreamStopped,
+    Throttle,
+)
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Orders as StandingOrders
 from cutline.common.store.records import EpochEntry
@@ -544,6 +553,25 @@ def test_a_backlog_is_in_a_checkpoint_soon_after_the_stream_has_read_it() -> Non
     bench.tell(MessageReceived(channel="reader-0", message=StreamCaughtUp()))
     bench.wait(0.1)
     assert bench.leader.in_flight is not None
+    bench.complete()
+    bench.written()
+    bench.wait(900.0)
+    assert bench.leader.in_flight is None
+
+
+def test_readers_near_their_bound_get_the_next_checkpoint_at_once_and_each_demand_gives_one() -> None:
+    """1. A reader asks for a checkpoint, which begins before the interval is over. 2. While it is in flight the reader
+    asks again: the next one begins when this one is complete. 3. No further one begins."""
+    bench = LeaderBench(interval=1000.0).lead()
+    bench.wait(5.0)
+    wanted = MessageReceived(channel="reader-0", message=CheckpointWanted())
+    bench.tell(wanted)
+    bench.wait(0.2)
+    assert bench.leader.in_flight == (2, None)
+    bench.tell(wanted)
+    bench.complete()
+    bench.written()
+    assert bench.leader.in_flight == (3, None)
     bench.complete()
     bench.written()
     bench.wait(900.0)

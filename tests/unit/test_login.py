@@ -59,6 +59,14 @@ def test_the_password_is_kept_from_a_server_that_asks_for_it_by_any_plugin(
     assert verified or not any(PASSWORD in answer for answer in server.received)
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["switch", "greeting"])
+def test_a_login_by_mariadbs_ed25519_is_answered_with_the_signature_that_it_checks(first: bool) -> None:
+    with RogueServer("client_ed25519", first=first).listening() as server, suppress(Unavailable):
+        connect(Source(host="127.0.0.1", port=server.port, user="cdc", password="secret"))
+    assert server.signed == 1
+    assert not any(b"secret" in answer for answer in server.received)
+
+
 @pytest.mark.usefixtures("password")
 @pytest.mark.parametrize("plugin", ASKS_FOR_IT)
 def test_the_refusal_names_the_plugin_and_the_setting_that_allows_it(

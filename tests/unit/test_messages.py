@@ -10,6 +10,7 @@ import pytest
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.messages import (
     AssignSplits,
+    CheckpointWanted,
     ChunkDropped,
     ChunkEnd,
     CompletedSplit,
@@ -81,6 +82,7 @@ MESSAGES: tuple[Message, ...] = (
     EndStream(place=Position(server="s", file="b.000001", offset=4)),
     StreamCaughtUp(),
     StreamStopped(),
+    CheckpointWanted(),
     SplitsWanted(free=2),
     SplitReleased(split_id="x", attempt=1),
     SplitReport(split_id="x", **OF, attempt=1, rows=3, checksum="c", low=LOW, high=HIGH, schema=SCHEMA),

@@ -33,6 +33,7 @@ def test_a_table_is_ones_own_by_its_id_and_taken_over_only_if_the_definition_say
 ) -> None:
     owner = Owner(name="shop", id=NEW, carried_over=carried_over, adopts=adopts)
     assert owner.relation(name, life) == wanted
+    assert owner.has(name, life) == (wanted in (Relation.OURS, Relation.UNMARKED))
     refused = owner.refusal("the table", name, life)
     assert (refused is None) == (wanted in (Relation.OURS, Relation.UNMARKED, Relation.ADOPTED))
 

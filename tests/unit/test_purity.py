@@ -37,6 +37,7 @@ PURE = (
     "services/enumerator/splitter.py",
     "services/reader/machine.py",
     "services/reader/pace.py",
+    "services/reader/unsaved.py",
     "services/sources/mysql/session.py",
     "services/sources/mysql/watermark.py",
     "services/sources/mysql/binlog/ddl.py",

@@ -16,6 +16,7 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     AssignSplits,
+    CheckpointWanted,
     ChunkDropped,
     ChunkEnd,
     CompletedSplit,
@@ -60,6 +61,7 @@ from cutline.services.reader.events import (
 )
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
 from cutline.services.reader.member import ReaderMember
+from cutline.services.reader.unsaved import Unsaved
 from tests.records import PART, read_back
 from tests.simulation.checks import freeze
 
@@ -108,9 +110,16 @@ def _invariants_hold() -> Iterator[None]:
 class ReaderBench:
     """A reader with the stream, in its process, with two writers."""
 
-    def __init__(self, *, stream: bool = True, state: Any = None, inside_rows: int = INSIDE_ROWS) -> None:
-        writers = ("writer-0", "writer-1")
-        self.reader = Reader(name="reader-0", writers=writers, stream=stream, inside_rows=inside_rows)
+    def __init__(
+        self,
+        *,
+        stream: bool = True,
+        state: Any = None,
+        inside_rows: int = INSIDE_ROWS,
+        most_bytes: int | None = None,
+    ) -> None:
+        writers, unsaved = ("writer-0", "writer-1"), Unsaved(most_bytes, base=4)
+        self.reader = Reader(name="reader-0", writers=writers, stream=stream, inside_rows=inside_rows, unsaved=unsaved)
         if state is not None:
             self.reader.restore(read_back(state, SCHEMA, WIDER))
         out = ("writer-0", "writer-1", "enumerator")
@@ -139,8 +148,9 @@ class ReaderBench:
     def read(
         self, offset: int, *, cursor: str = "main", rows: int = 0, table: str = "d.t", **other: Any
     ) -> list[Effect]:
-        """The cursor's answer: it has come to `offset`, with `rows` changes of `table`."""
-        batches = (ChangeBatch(table_id=table, generation=1, schema=SCHEMA.hash, rows=rows, body=[]),) if rows else ()
+        """The cursor's answer: it has come to `offset`, with `rows` changes of `table`, each of one byte."""
+        batch = ChangeBatch(table_id=table, generation=1, schema=SCHEMA.hash, rows=rows, size=rows, body=[])
+        batches = (batch,) if rows else ()
         fields = {"cursor": cursor, "position": place(offset), "rows": rows, "batches": batches}
         return self.tell(ChangesRead(**(fields | other)))
 
@@ -210,6 +220,68 @@ def test_only_a_split_that_was_not_started_is_given_back() -> None:
     effects = bench.get(TakeBackSplit(split_id="d.t:1:2", attempt=1))
     assert sent(effects, SplitReleased) == [SplitReleased(split_id="d.t:1:2", attempt=1)]
     assert bench.reader.queue == []
+
+
+# --- rows without a complete checkpoint ---
+
+
+def rows_of(number: int, size: int) -> ChunkRowsRead:
+    return ChunkRowsRead(split_id=f"d.t:1:{number}", attempt=1, rows=1, size=size, body=[])
+
+
+def chunk_read(number: int) -> ChunkRead:
+    split_id = f"d.t:1:{number}"
+    return ChunkRead(split_id=split_id, attempt=1, rows=1, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
+
+
+def chunks_begun(effects: list[Effect]) -> list[Effect]:
+    return [effect for effect in effects if isinstance(effect, ReadChunk)]
+
+
+def test_at_its_bound_a_reader_begins_no_chunk_until_a_later_marker_says_that_a_checkpoint_is_complete() -> None:
+    """1. A chunk reaches the bound, and goes on to its end. 2. The next one waits. 3. Marker 5 passes: checkpoint 5 is
+    not complete yet. 4. Marker 6 says that it is."""
+    bench = ReaderBench(stream=False, most_bytes=100)
+    bench.get(AssignSplits(splits=(split(1), split(2))))
+    assert ContinueChunk(split_id="d.t:1:1", attempt=1) in bench.tell(rows_of(1, 100))
+    assert chunks_begun(bench.tell(chunk_read(1))) == []
+    assert (bench.reader.unsaved.full, bench.reader.unsaved.saved) == (True, 4)
+    effects = bench.wait(300.0) + bench.get(Marker(checkpoint=5))
+    assert sent(effects, Marker) == [Marker(checkpoint=5)] * 3
+    assert chunks_begun(effects) == []
+    assert chunks_begun(bench.get(Marker(checkpoint=6))) == [ReadChunk(split=split(2))]
+    assert (bench.reader.unsaved.full, bench.reader.unsaved.saved) == (False, 5)
+
+
+def test_from_half_of_its_bound_on_a_reader_asks_once_after_each_marker_for_the_next_checkpoint() -> None:
+    bench = ReaderBench(stream=False, most_bytes=100)
+    bench.get(AssignSplits(splits=(split(1),)))
+    assert [len(sent(bench.tell(rows_of(1, 25)), CheckpointWanted)) for _ in range(3)] == [0, 1, 0]
+    assert sent(bench.get(Marker(checkpoint=5)), CheckpointWanted) == [CheckpointWanted()]
+    assert sent(bench.get(Marker(checkpoint=6)), CheckpointWanted) == []
+
+
+def test_at_its_bound_a_reader_reads_no_changes_until_a_checkpoint_is_complete() -> None:
+    bench = ReaderBench(most_bytes=10)
+    bench.include()
+    assert asked(bench.read(110, rows=10)) == {}
+    assert asked(bench.wait(300.0)) == {}
+    assert asked(bench.get(Marker(checkpoint=5))) == {}
+    assert asked(bench.get(Marker(checkpoint=6)))["main"].after == place(110)
+
+
+def test_a_marker_is_not_held_back_by_a_reader_that_waits_at_its_bound_inside_a_transaction() -> None:
+    """1. The bound is reached inside a transaction, and nothing is read for minutes. 2. A marker comes: the transaction
+    is read to its end, where the marker is taken. 3. Nothing more is read."""
+    bench = ReaderBench(most_bytes=10)
+    bench.include()
+    assert asked(bench.read(100, rows=10, position=place(100, rows=10))) == {}
+    assert asked(bench.wait(300.0)) == {}
+    assert sent(bench.get(Marker(checkpoint=5)), Marker) == []
+    assert asked(bench.wait(0.2))["main"].at_boundary
+    effects = bench.read(110, rows=1)
+    assert sent(effects, Marker) == [Marker(checkpoint=5)] * 3
+    assert asked(effects + bench.wait(300.0)) == {}
 
 
 # --- the incremental split ---

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.store.commands import SPARK
 from cutline.common.store.lives import Life
 from cutline.common.store.records import Quarantine
 from cutline.common.store.store import PipelineStore, Store
@@ -232,6 +233,16 @@ def test_requests_are_carried_out_wait_while_the_lake_is_away_and_are_dropped_if
     assert sorted(applied.handled) == sorted(asked)
     assert not applied.requests
     assert Played.w == 1  # no request has ended a start
+
+
+def test_a_request_whose_command_was_withdrawn_is_not_carried_out(applied: Lead, store: Store) -> None:
+    store.pipeline("shop").commands.take(8, "ann cancelled it by command 9")
+    asked = [request(command=8), request(kind="retry", command=10)]
+    applied.requests.extend(asked)
+    until(lambda: len(applied.handled) == len(asked))
+    assert Played.done == ["retry shop.stock"]
+    assert applied.status["commands"] == {"8": "command 8 was withdrawn: ann cancelled it by command 9", "10": None}
+    assert store.pipeline("shop").commands.taker(10) == SPARK
 
 
 def test_a_start_that_fails_keeps_the_last_known_status(applied: Lead) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.common.config.pipeline import PipelineConfig, select_tables
+from cutline.common.config.pipeline import PipelineConfig, parse, select_tables
 from cutline.common.errors import ConfigError
 from cutline.common.store.store import Store
-from cutline.common.table_id import meant, spellings, split_names, split_table_id, table_id_of, unquoted
+from cutline.common.table_id import glob_of, meant, spellings, split_names, split_table_id, table_id_of, unquoted
 from cutline.services.sources.mysql.binlog.event_bodies import described, map_without_columns
 from cutline.services.sources.mysql.preflight import folded
 from tests import records
@@ -57,6 +58,19 @@ def test_other_texts_are_no_ids(text: str) -> None:
 def test_needless_backticks_are_read() -> None:
     assert split_names("`shop`.`t``x`") == ("shop", "t`x")
     assert meant("`shop`.`orders`", ()) == "shop.orders"
+
+
+ODD = ("a*", "a?", "[a]", "[!a]", "[", "]", "a", "aa", "b", "!", "`", "a.b*", "*.*", "日[本]")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_glob_of_a_table_matches_it_and_no_other_table(name: str) -> None:
+    tables = [table_id_of(database, each) for each in ODD for database in ("shop", "sh*p", "sh[o]p")]
+    for table_id in (table_id_of("shop", name), table_id_of("sh*p", name)):
+        assert select_tables([glob_of(table_id)], tables) == (table_id,)
+        globs = json.dumps(["*.*", f"!{glob_of(table_id)}"])
+        read = parse(f"name: shop\nsource: {{host: h, user: u}}\ntables: {globs}\nsink: {{warehouse: w}}\n")
+        assert read.select(tables) == tuple(sorted(set(tables) - {table_id}))
 
 
 def test_a_text_with_two_dots_means_the_only_table_that_it_can_mean() -> None:

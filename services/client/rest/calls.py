@@ -29,6 +29,7 @@ from cutline.services.client.rest.models import (
     Limits,
     LogLine,
     Me,
+    OperationRules,
     Pipeline,
     Plan,
     Role,
@@ -546,6 +547,11 @@ def source_tables(
     body = _given({"source": source, "tables": tables, "values": values})
     query = _given({"limit": limit, "cursor": cursor})
     return Call(method="POST", path="/v1/source/tables", read=_page_of(SourceTable), body=body, query=query)
+
+
+def operations() -> Call[dict[str, OperationRules]]:
+    """The rules of every operation, by its name in the API."""
+    return _get(dict[str, OperationRules], "/v1/operations")
 
 
 def definition_schema() -> Call[dict[str, Any]]:

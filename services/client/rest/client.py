@@ -111,6 +111,7 @@ class _Calls:
     source_schemas = Method(calls.source_schemas)
     source_tables = Method(calls.source_tables)
     each_source_table = Each(calls.source_tables)
+    operations = Method(calls.operations)
     definition_schema = Method(calls.definition_schema)
 
 

@@ -301,6 +301,16 @@ class Event(Answer):
     publication: int | None = None
 
 
+class OperationRules(Answer):
+    """When and for whom an operation is possible: `states` and `phases` have those that refuse it, and why."""
+
+    command: str
+    role: Literal["operator", "admin"]
+    taken: str
+    states: dict[str, str]
+    phases: dict[str, str]
+
+
 class Limits(Answer):
     """How fast all readers together may SELECT; null: no limit."""
 

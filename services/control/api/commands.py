@@ -263,8 +263,9 @@ async def command(
     openapi_extra=role("operator"),
 )
 async def cancel(asked: Asked, number: Number) -> CommandView:
-    """Cancel a command, as long as it has no effect that lasts: while it waits for its turn, for a checkpoint, or for
-    an epoch. This is a command too; it is refused if the other was carried out first."""
+    """Cancel a command, as long as it has no effect that lasts: while it waits for its turn, for a checkpoint, for an
+    epoch, or for the Spark writer to begin it. This is a command too; it is refused if the other was carried out
+    first."""
     known = await in_store(asked.found.commands.get, number)
     if known is None:
         cause = f"pipeline {asked.found.name} has no command {number}, or none any more"

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from cutline.common.commands import rules
+from cutline.common.commands.rules import How, Role
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.loop import in_store
 from cutline.common.store.records import CheckpointEntry
@@ -27,6 +29,28 @@ Name = Annotated[
         examples=["before-migration"],
     ),
 ]
+
+
+class OperationRules(BaseModel):
+    """When and for whom an operation is possible. It may still be refused for a reason of its arguments."""
+
+    command: str = Field(description="the command that it becomes")
+    role: Role
+    taken: How = Field(description="`alone`, or beside others: by the `machine`, or with a `checkpoint`")
+    states: dict[str, str] = Field(
+        description="states of the pipeline in which it is refused, and why",
+        examples=[{"paused": "the pipeline is paused: resume it first"}],
+    )
+    phases: dict[str, str] = Field(
+        description="phases of its table for which it is refused, and why; `{table}` stands for the table",
+        examples=[{"live": "{table} is live, not quarantined: there is nothing to retry"}],
+    )
+
+
+@routes.get("/operations", operation_id="list_operations")
+async def operations() -> dict[str, OperationRules]:
+    """Return what decides whether each operation is refused, by its name; the dashboard has the same table."""
+    return {name: OperationRules(**row) for name, row in rules.to_json().items()}
 
 
 class Stop(Body):

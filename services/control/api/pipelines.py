@@ -164,9 +164,13 @@ def _rows_sent(status: Mapping[str, Mapping[str, Any]], epoch: int | None) -> in
 
 def _obstacle(leader: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> str | None:
     """What holds the pipeline up. While an epoch is open a member knows it better: the leader sees that a checkpoint is
-    late, and its reader what it waits for."""
+    late, and its reader what it waits for. Where that is the checkpoint, both are said."""
     parts = (*members, leader) if leader.get("state") == "leading" else (leader, *members)
-    return next((part["waiting_for"] for part in parts if part.get("waiting_for")), None)
+    waits = [str(part["waiting_for"]) for part in parts if part.get("waiting_for")]
+    if not waits:
+        return None
+    late = leader.get("waiting_for")
+    return f"{waits[0]}; {late}" if late and waits[0].startswith("a checkpoint: ") else waits[0]
 
 
 def _left(binlog: Mapping[str, Any]) -> float | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from glob import escape
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
@@ -23,7 +22,7 @@ from cutline.common.config.pipeline import (
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.schema import Column, TableSchema
-from cutline.common.table_id import split_table_id, table_id_of
+from cutline.common.table_id import escaped, split_table_id, table_id_of
 from cutline.services.control.api.dependencies import Control, Shared, role, router
 from cutline.services.control.api.models import Body
 from cutline.services.control.api.named import reach, source_faults
@@ -125,7 +124,7 @@ async def schemas(shared: Shared, body: SourceBody) -> list[SourceSchema]:
     """List the schemas of a source that its user may see."""
     names = await _listed(shared, body.source)
     counted = sorted(Counter(split_table_id(name)[0] for name in names).items())
-    return [SourceSchema(name=name, tables=count, glob=table_id_of(escape(name), "*")) for name, count in counted]
+    return [SourceSchema(name=name, tables=count, glob=table_id_of(escaped(name), "*")) for name, count in counted]
 
 
 @routes.post("/source/tables", operation_id="list_source_tables", openapi_extra=ADMIN)

@@ -12,7 +12,7 @@ from cutline.common.config.pipeline import PipelineConfig, TableGlob, select_tab
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import choice
-from cutline.common.table_id import split_names, table_id_of
+from cutline.common.table_id import glob_of, split_names, table_id_of
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.definitions import checked, normal
 from cutline.services.control.api.dependencies import TableName, asks_for, router
@@ -81,9 +81,10 @@ async def remove(edit: Edited, table: TableName) -> CommandView:
     version, stored = await edit.base()
     config = PipelineConfig.from_definition(stored)
     (await edit.asked.situation()).need_table(table)
-    patterns = [pattern for pattern in config.tables if pattern != table]
+    only_it = glob_of(table)
+    patterns = [pattern for pattern in config.tables if pattern != only_it]
     if select_tables(patterns, [table]):
-        patterns.append(f"!{table}")
+        patterns.append(f"!{only_it}")
     if not any(not pattern.startswith("!") for pattern in patterns):
         raise Refused(409, f"{table} is the last table of pipeline {config.name}", "delete the pipeline instead")
     return await edit.define(version, stored, checked({**normal(stored), "tables": patterns}), "remove_table")

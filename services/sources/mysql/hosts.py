@@ -140,6 +140,10 @@ class Hosts:
             return connection
         raise (SourceRefused if refused else Unavailable)(f"No server of the source can be used: {'; '.join(problems)}")
 
+    def connect_to(self, address: Address) -> Connection:
+        """A connection to this server of the source, whichever is in use."""
+        return self._open(address)
+
     def connect_main(self) -> Connection:
         """A connection of the main cursor, which all others follow."""
         connection = self.connect()

@@ -48,7 +48,7 @@ def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: boo
                 f"tables: {', '.join(config.tables)} matches none of the tables that {address(conn)} may see; correct"
                 " the list, or GRANT SELECT on them"
             )
-        faults += reserved.taken(selected, folds_case=folds_case)
+        faults += reserved.taken(selected, config.sink.own_namespace, folds_case=folds_case, begun=begun)
         if folds_case:
             faults += folded(selected)
         server = identify(conn)

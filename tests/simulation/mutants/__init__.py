@@ -26,6 +26,7 @@ TABLES = "services/enumerator/tables.py"
 CHECKPOINTS = "services/enumerator/checkpoints.py"
 SPLITTER = "services/enumerator/splitter.py"
 READER = "services/reader/machine.py"
+UNSAVED = "services/reader/unsaved.py"
 READER_TABLES = "services/reader/tables.py"
 WATERMARK = "services/sources/mysql/watermark.py"
 WRITER = "services/writer/machine.py"
@@ -177,11 +178,35 @@ MUTANTS = (
             ),
             (
                 READER,
-                "            case Ticked():\n                return []",
+                "            case Ticked():\n                return self._ask() if self.unsaved.full else []",
                 '            case Ticked():\n                apart, self._apart = getattr(self, "_apart", []), []\n'
                 "                return apart",
             ),
         ),
+    ),
+    mutant(
+        "a reader reads on at its bound of rows without a checkpoint",
+        UNSAVED,
+        "        return self.most_bytes is not None and self.bytes >= self.most_bytes",
+        "        return False",
+        seeds=100,
+    ),
+    mutant(
+        "a marker is taken to say that its own checkpoint is complete",
+        UNSAVED,
+        "        self._before, self._since, self._asked = self._since, 0, False",
+        "        self._before, self._since, self._asked = 0, 0, False",
+        seeds=300,
+    ),
+    Mutant(
+        "at its bound a reader asks for no checkpoint, and waits an interval for the next marker",
+        ((UNSAVED, "0, False\n        return self._asks()", "0, False\n        return False"),),
+        tests="test_reader.py",
+    ),
+    Mutant(
+        "at its bound a reader leaves the transaction unread for whose end a marker waits",
+        ((READER, "waits = self._marker_waits or not self.unsaved.full", "waits = self.stopped"),),
+        tests="test_reader.py",
     ),
     mutant(
         "a split that is being read is given back",

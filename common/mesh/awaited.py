@@ -1,0 +1,35 @@
+"""What a service waits for, and since when: so that its status says what takes long."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LATE_SECONDS = 10.0
+
+
+class Awaited:
+    """The waits of one member, or of one leader. In one event loop; any number at a time."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._open: dict[int, tuple[str, float]] = {}  # what, since when (monotonic)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Wait for something; `what` names the party first: "writer-0, to take rows"."""
+        number = next(self._numbers)
+        self._open[number] = what, time.monotonic()
+        try:
+            yield
+        finally:
+            del self._open[number]
+
+    @property
+    def late(self) -> str | None:
+        """The oldest wait, once it has lasted LATE_SECONDS: what, and how long so far."""
+        what, since = next(iter(self._open.values()), ("", float("inf")))
+        seconds = time.monotonic() - since
+        return None if seconds < LATE_SECONDS else f"{what} ({seconds:.0f} s so far)"
