@@ -398,10 +398,12 @@ class TableLockedOut(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTables(Effect):
-    """Find tables other than those `known`. Answered by `TablesFound`, with start and stop if the pipeline `begins`."""
+    """Find tables other than those `known`. Answered by `TablesFound`, with start and stop if the pipeline `begins`;
+    without the start if it begins `anew`, since every table is then read."""
 
     begins: bool
     known: frozenset[str] = frozenset()
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,8 +179,8 @@ class Enumerator:
                 ]
                 throttle = self.throttle() if self.limits != UNLIMITED else []
                 # Only the first search has the start: tables that come later get a snapshot.
-                begins = not (self.tables or self.gone or self._anew)
-                find = FindTables(begins=begins, known=frozenset(self.tables))
+                begins = not (self.tables or self.gone)
+                find = FindTables(begins=begins, known=frozenset(self.tables), anew=begins and self._anew)
                 places = [effect for t in self.tables.values() if t.resuming for effect in find_place(t)]
                 return [*effects, *throttle, find, *described, *places, *self._hand_out()]
             case CommandTaken(command=command):
