@@ -30,10 +30,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,7 @@ from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batc
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import local, on_spark
-from cutline.spark_writer.catalogue import network_volume_of
+from cutline.spark_writer.catalogue import SIDE_BY_SIDE, network_volume_of
 from cutline.spark_writer.engine import AUTO, SPARK, choose_engine, choose_filling_engine
 from cutline.spark_writer.filling import filled, must_fill
 from cutline.spark_writer.iceberg.columns import Layout
@@ -70,6 +71,8 @@ from cutline.spark_writer.upkeep import Upkeep
 
 logger = logging.getLogger("cutline.spark_writer")
 BATCH_ENTRIES = 100
+LIGHT_ROWS = 200_000
+"""Tables of which so many rows must be read or written are as many at once as there are cores, for their memory."""
 Plan = list[TableStep]
 """The steps of one table, in order; at least one."""
 
@@ -99,8 +102,8 @@ class Incarnation:
         self._engine = engine
         self._clock = clock
         noted = partial(logs.note, pipeline=store.name)
-        workers = threads or max(2, min(8, os.cpu_count() or 2))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="cutline-table", initializer=noted)
+        self._pool = ThreadPoolExecutor(threads or SIDE_BY_SIDE, thread_name_prefix="cutline-table", initializer=noted)
+        self._heavy = threading.BoundedSemaphore(max(2, min(SIDE_BY_SIDE, os.cpu_count() or 2)))
         self._files = ThreadPoolExecutor(4, thread_name_prefix="cutline-file", initializer=noted)
         Publications(lake, 0).check_holder()
         w = lake.w = store.claim()
@@ -405,15 +408,13 @@ class Incarnation:
             head = commit(table.append(head, chunks), head)
         if changes:
             count = sum(staged.record.rows for staged in changes)
-            choice = choose_engine(
-                self._engine,
-                changes=count,
-                table_rows=table.rows_to_scan(head, count) if layout.schema.key else 0,
-                cores=self._lake.jvm.cores,
-            )
+            to_scan = table.rows_to_scan(head, count) if layout.schema.key else 0
+            cores = self._lake.jvm.cores
+            choice = choose_engine(self._engine, changes=count, table_rows=to_scan, cores=cores)
             self.progress.engines[step.table_id] = choice
             changed = on_spark.changed if choice.engine == SPARK else local.changed
-            added, deleted = changed(self._store, table, layout, head, changes, step.truncated_at)
+            with self._heavy if count + to_scan > LIGHT_ROWS else nullcontext():
+                added, deleted = changed(self._store, table, layout, head, changes, step.truncated_at)
             if added or deleted:
                 head = commit(table.upsert(head, added, deleted), head)
         return Work(snapshot_id=head, branch=branch, generation=step.generation, schema=step.schema.hash)
@@ -431,10 +432,11 @@ class Incarnation:
         if not files:
             return head
         choice = choose_filling_engine(self._engine, rows=sum(file.rows for file in files), cores=self._lake.jvm.cores)
-        if choice.engine == SPARK:
-            added = on_spark.filled(self._store, table, head, layout)
-        else:
-            added = filled(table, head, layout)
+        with self._heavy:
+            if choice.engine == SPARK:
+                added = on_spark.filled(self._store, table, head, layout)
+            else:
+                added = filled(table, head, layout)
         logger.info(
             "%s: the rows of %s were written anew by %s with the defaults of new columns: %s",
             self._store.name,

@@ -24,6 +24,11 @@ from cutline.spark_writer.iceberg.durable import local_path
 from cutline.spark_writer.iceberg.objects import SCHEMES, bucket_of, file_system
 
 ANSWER_SECONDS = 10.0
+SIDE_BY_SIDE = 8
+"""The tables of a pipeline that are worked on at once. Each waits for the catalogue and the disk most of the time, so
+they are more than the cores."""
+CONNECTIONS = SIDE_BY_SIDE + 4
+"""The most connections to a catalogue's database: for these tables, the upkeep and `_cutline.publications`."""
 MOUNTS = Path("/proc/self/mountinfo")
 _SQLITE = "jdbc:sqlite:"
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "http": 80, "https": 443, "thrift": 9083}
@@ -53,6 +58,8 @@ def properties(sink: Mapping[str, Any]) -> dict[str, str]:
         }
     if {**chosen, **given}.get("type") == "jdbc":
         chosen["jdbc.schema-version"] = "V1"  # the first one with views
+        # Who finds all connections in use waits a second. They are opened as they are needed.
+        chosen["clients"] = str(CONNECTIONS)
     if local_path(warehouse) is None:
         chosen["io-impl"] = "org.apache.iceberg.io.ResolvingFileIO"
     return chosen | dict(given)

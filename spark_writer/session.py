@@ -24,9 +24,11 @@ from cutline.common import programs
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.spark_writer import catalogue, jars
+from cutline.spark_writer.compiled import one_of
 
 CATALOG = "lake"
 STOP_SECONDS = 10.0
+_FILES = Path(__file__).with_name("LocalFiles.java")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _SETTINGS = {
     "spark.master": "local[*]",
@@ -89,8 +91,10 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
     except Exception as error:
         raise Unavailable(f"Spark did not start with master {chosen['spark.master']}: {first_line(error)}") from error
     hadoop, jvm = cast(Any, spark.sparkContext)._jsc.hadoopConfiguration(), cast(Any, spark.sparkContext)._jvm
-    # A checksum file beside each file of metadata would be one more to create, to sync, and to start a `chmod` for.
-    jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).setWriteChecksum(False)
+    files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop)
+    # A checksum file beside each file of metadata would be one more to create and to sync.
+    files.setWriteChecksum(False)
+    one_of(spark.sparkContext, _FILES, "LocalFiles").installIn(files, hadoop)
     return spark
 
 

@@ -28,7 +28,7 @@ from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.columns import Layout, default_value, defaulted
 from cutline.spark_writer.iceberg.files import FileLost, file_size, open_parquet, put_file
 from cutline.spark_writer.iceberg.lineage import with_row_ids
-from cutline.spark_writer.iceberg.metrics import described, has_default_metrics
+from cutline.spark_writer.iceberg.metrics import has_default_metrics
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
@@ -75,12 +75,12 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
 
     StagedLost if the file is missing, corrupt, or has another number of rows than its record.
     """
-    record, jvm, java = staged.record, table.jvm, table.java
+    record = staged.record
     as_it_is = layout.offset == 0 and not layout.in_memory
-    if as_it_is and record.metrics and _fits(staged.schema.arrow, layout) and has_default_metrics(jvm, java):
+    if as_it_is and record.metrics and _fits(staged.schema.arrow, layout) and has_default_metrics(table.metadata()):
         path = table.new_file(f"{uuid.uuid4().hex}.parquet")
         _put_unread(store, record, path)
-        return [described(jvm, table.spec_of(layout), path, rows=record.rows, size=record.size, metrics=record.metrics)]
+        return [table.described(layout, path, rows=record.rows, size=record.size, metrics=record.metrics)]
     with _verified(store, staged) as file:
         if as_it_is and _fits(file.schema_arrow, layout):
             path = table.new_file(f"{uuid.uuid4().hex}.parquet")

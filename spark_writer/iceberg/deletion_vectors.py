@@ -71,21 +71,23 @@ def of_java(file: Any, data_file: str) -> Vector:
     )
 
 
+def description(vector: Vector, spec_id: int) -> dict[str, Any]:
+    """Return the DeleteFile for a vector in Iceberg's JSON, for a data file without a partition."""
+    return {
+        "spec-id": spec_id,
+        "content": "position-deletes",
+        "file-path": vector.path,
+        "file-format": "puffin",
+        "file-size-in-bytes": vector.size,
+        "record-count": vector.rows,
+        "referenced-data-file": vector.data_file,
+        "content-offset": vector.offset,
+        "content-size-in-bytes": vector.length,
+    }
+
+
 def to_java(jvm: Jvm, spec: Any, partition: Any, vector: Vector) -> Any:
-    """Return Iceberg's DeleteFile for a vector of a data file in this partition (None: the spec has none)."""
-    if partition is None:
-        description = {
-            "spec-id": int(spec.specId()),
-            "content": "position-deletes",
-            "file-path": vector.path,
-            "file-format": "puffin",
-            "file-size-in-bytes": vector.size,
-            "record-count": vector.rows,
-            "referenced-data-file": vector.data_file,
-            "content-offset": vector.offset,
-            "content-size-in-bytes": vector.length,
-        }
-        return jvm.content_file(description, spec)
+    """Return Iceberg's DeleteFile for a vector of a data file in this partition."""
     builder = jvm.iceberg.FileMetadata.deleteFileBuilder(spec).ofPositionDeletes().withFormat("puffin")
     builder = builder.withPath(vector.path).withFileSizeInBytes(vector.size).withRecordCount(vector.rows)
     builder = builder.withReferencedDataFile(vector.data_file).withContentOffset(vector.offset)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 from py4j.java_gateway import JavaPackage
@@ -15,12 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cutline.common.errors import Unavailable
+from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.session import first_line
 
 _AWAY = re.compile(
     r"\.(\w*ConnectException|\w*SocketException|\w*Timeout(Exception)?|UnknownHostException|NoRouteToHostException"
     r"|SQLTransient\w*|SQLNonTransientConnectionException|Service(Unavailable|Failure)Exception|TTransportException)$"
 )
+_CALLS = Path(__file__).with_name("TableCalls.java")
 _AWAY_STATES = ("08", "53", "57")
 """Classes of SQLSTATE: connection exception, insufficient resources, operator intervention (shutdown, start)."""
 
@@ -54,16 +56,10 @@ class Jvm:
         self.root: Any = Package(cast(Any, session._jvm))
         self.iceberg = self.root.org.apache.iceberg
 
-    def content_file(self, description: Mapping[str, Any], spec: Any) -> Any:
-        """Return Iceberg's DataFile or DeleteFile by its description in Iceberg's JSON, in a PartitionSpec.
-
-        One text costs less than a call to the JVM for each value.
-        """
-        return self.iceberg.ContentFileParser.fromJson(self._mapper.readTree(json.dumps(description)), spec)
-
     @cached_property
-    def _mapper(self) -> Any:
-        return self.iceberg.util.JsonUtil.mapper()
+    def opener(self) -> Any:
+        """The `Opener` of TableCalls.java, one for all pipelines."""
+        return one_of(self.session.sparkContext, _CALLS, "TableCalls$Opener")
 
     @property
     def cores(self) -> int:
@@ -84,21 +80,6 @@ class Jvm:
             return self.iceberg.parquet.ParquetUtil.footerMetrics(reader.getFooter(), no_others, config)
         finally:
             reader.close()
-
-    @cached_property
-    def _dropped(self) -> Any:
-        found = self.root.java.lang.Class.forName("org.apache.iceberg.BaseTransaction")
-        method = found.getDeclaredMethod("deletedFiles", self._array(self.root.java.lang.Class, 0))
-        method.setAccessible(True)
-        return method
-
-    def dropped_files(self, transaction: Any) -> list[str]:
-        """Return the paths of the files that a Transaction would delete when it is committed.
-
-        Iceberg shows them to its own package only, and no update of a transaction lets others take them over.
-        """
-        found = self._dropped.invoke(transaction, self._array(self.root.java.lang.Object, 0))
-        return [] if found.isEmpty() else [str(path) for path in found.toArray()]
 
     def activate(self) -> None:
         """Make the pipeline's session the active one of the calling thread; each thread must call it first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -111,21 +112,18 @@ class Lake:
 
     def load(self, table_id: str) -> LakeTable | None:
         """Return a table's lake table, or None. TableFault if a view or another owner's table has its name."""
-        identifier = self._identifier(*split_table_id(table_id))
+        name = split_table_id(table_id)
         with failing_as(f"the table {CATALOG}.{table_id} could not be loaded"):
-            if not self.catalog.tableExists(identifier):
-                if self._has_view(identifier):
+            calls = self.jvm.opener.open(self.catalog, *name)
+            if calls is None:
+                if self.jvm.opener.isView(self.catalog, *name):
                     raise TableFault(
                         f"{CATALOG}.{table_id} is a view, so the table of that name could not be created; drop the view"
                     )
                 return None
-            table = self.table(table_id, self.catalog.loadTable(identifier))
+            table = self.table(table_id, calls)
             table.claim()
         return table
-
-    def _has_view(self, identifier: Any) -> bool:
-        views = self.jvm.root.java.lang.Class.forName("org.apache.iceberg.catalog.ViewCatalog")
-        return bool(views.isInstance(self.catalog) and self.catalog.viewExists(identifier))
 
     def ensure(self, table_id: str) -> LakeTable:
         """Return a table's lake table, created if it does not exist. TableFault as `load`."""
@@ -147,26 +145,25 @@ class Lake:
         return table
 
     def create(self, namespace: str, name: str, schema: Any, properties: Mapping[str, str]) -> Any:
-        """Create a table, or load the one that another process created first; return Iceberg's Table.
+        """Create a table, or load the one that another process created first; return its `TableCalls`.
 
         Without `format-version` in `properties` it gets the one of `sink.format_version`.
         """
         properties = {"format-version": str(self._format_version), **_PROPERTIES, **properties}
-        space, identifier = self._namespace(namespace), self._identifier(namespace, name)
-        spec = self.jvm.iceberg.PartitionSpec.unpartitioned()
+        space = self._namespace(namespace)
         with failing_as(f"the table {CATALOG}.{table_id_of(namespace, name)} could not be created"):
             if not self.catalog.namespaceExists(space):
                 with suppress(Py4JJavaError):  # another process created it, or the next call fails with the cause
                     self.catalog.createNamespace(space, self.jvm.root.java.util.HashMap())
-            if not self.catalog.tableExists(identifier):
-                try:
-                    if (place := self._place(namespace, name)) is None:
-                        return self.catalog.createTable(identifier, schema, spec, properties)
-                    return self.catalog.createTable(identifier, schema, spec, place, properties)
-                except Py4JJavaError:
-                    if not self.catalog.tableExists(identifier):
-                        raise
-            return self.catalog.loadTable(identifier)
+            if (found := self.jvm.opener.open(self.catalog, namespace, name)) is not None:
+                return found
+            place = self._place(namespace, name)
+            try:
+                return self.jvm.opener.create(self.catalog, namespace, name, schema, json.dumps(properties), place)
+            except Py4JJavaError:
+                if (found := self.jvm.opener.open(self.catalog, namespace, name)) is None:
+                    raise
+                return found
 
     def _place(self, namespace: str, name: str) -> str | None:
         """Return the folder of a new table, None if the catalogue chooses it, as a REST catalogue does.
@@ -185,17 +182,13 @@ class Lake:
             )
         return None
 
-    def table(self, table_id: str, java: Any) -> LakeTable:
-        """Return the LakeTable of one of Iceberg's Tables."""
-        rights = self._rights(java)
-        for place, properties in rights.by_place.items():
-            grant(place, properties)
-        return LakeTable(
+    def table(self, table_id: str, calls: Any) -> LakeTable:
+        """Return the LakeTable of one of Iceberg's Tables, by its `TableCalls`."""
+        table = LakeTable(
             self.jvm,
             self.owner,
             table_id,
-            java,
-            rights=rights,
+            calls,
             dead_rows=self._dead_rows,
             w=self.w,
             grace_began=self.grace_began,
@@ -203,17 +196,21 @@ class Lake:
             wanted_sort=self._options_of(table_id).sort,
             wanted_partition=self._options_of(table_id).partition,
         )
+        table.rights = self._rights(table)
+        for place, properties in table.rights.by_place.items():
+            grant(place, properties)
+        return table
 
     def _version_of(self, table_id: str) -> int:
         """The format version that the settings ask for."""
         return self._options_of(table_id).format_version or self._format_version
 
-    def _rights(self, java: Any) -> Rights:
+    def _rights(self, table: LakeTable) -> Rights:
         """The rights of a table's FileIO, for those who read and write its files in Python."""
-        location = str(java.location())
+        location = table.metadata().location()
         if local_path(location) is not None:
             return Rights()
-        io = java.io()
+        io = table.java.io()
         properties = _strings(io.properties())
         by_place = {location: properties}
         lends = self.jvm.root.java.lang.Class.forName("org.apache.iceberg.io.SupportsStorageCredentials")

@@ -16,16 +16,16 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from cutline.spark_writer.iceberg.jvm import Jvm, is_conflict, items
+from cutline.spark_writer.iceberg.jvm import is_conflict
 from cutline.spark_writer.session import first_line
 
 logger = logging.getLogger("cutline.spark_writer")
 
 
 @contextmanager
-def removed_after(jvm: Jvm, io: Any, transaction: Any, snapshot: Any) -> Iterator[None]:
-    """Swap in, inside, the metadata that a Transaction has prepared with a new Snapshot; then the files that it dropped
-    while it was prepared are deleted by the FileIO `io`.
+def removed_after(calls: Any) -> Iterator[None]:
+    """Swap in, inside, the metadata that a transaction has prepared, by a table's `TableCalls`. At its end
+    the files that the transaction dropped while it was prepared are deleted.
 
     If the swap is refused because another commit came first, all that was written for the snapshot is deleted too.
     After any other error the commit may have been made, so nothing is deleted.
@@ -34,20 +34,13 @@ def removed_after(jvm: Jvm, io: Any, transaction: Any, snapshot: Any) -> Iterato
         yield
     except Py4JJavaError as error:
         if is_conflict(error):
-            _delete(jvm, io, transaction, snapshot)
+            _delete(calls, refused=True)
         raise
-    _delete(jvm, io, transaction)
+    _delete(calls, refused=False)
 
 
-def _delete(jvm: Jvm, io: Any, transaction: Any, refused: Any = None) -> None:
+def _delete(calls: Any, *, refused: bool) -> None:
     try:
-        paths = jvm.dropped_files(transaction)
-        if refused is not None:
-            own = refused.snapshotId()
-            manifests = items(refused.allManifests(io))
-            paths += [str(each.path()) for each in manifests if each.snapshotId() == own]
-            paths.append(str(refused.manifestListLocation()))
-        for path in dict.fromkeys(paths):
-            io.deleteFile(path)
+        calls.deleteDropped(refused)
     except Py4JJavaError as error:  # they take a little space, but the commit stands
         logger.warning("files that a commit wrote in vain could not be deleted: %s", first_line(error))

@@ -13,38 +13,26 @@ from typing import Any
 from cutline.common.file_metrics import file_metrics
 from cutline.common.store.records import FileMetrics
 from cutline.spark_writer.iceberg.files import open_parquet
-from cutline.spark_writer.iceberg.jvm import Jvm
+from cutline.spark_writer.iceberg.metadata import Metadata
 
 _PROPERTIES = "write.metadata.metrics."
 """The names of table properties that say which metrics Iceberg keeps begin so."""
 
 
-def has_default_metrics(jvm: Jvm, java: Any) -> bool:
-    """Whether Iceberg keeps of a Table `java` the metrics that it keeps by default."""
-    # One call for all properties, of which a table has at least one a generation.
-    return _PROPERTIES not in str(jvm.root.java.lang.String.valueOf(java.properties()))
+def has_default_metrics(metadata: Metadata) -> bool:
+    """Whether Iceberg keeps of a table the metrics that it keeps by default."""
+    return not any(name.startswith(_PROPERTIES) for name in metadata.properties())
 
 
-def described(jvm: Jvm, spec: Any, path: str, *, rows: int, size: int, metrics: FileMetrics) -> Any:
-    """Return Iceberg's DataFile of a Parquet file, in a partition spec without fields; the file is not looked at."""
-    description = _to_json(path, rows=rows, size=size, metrics=metrics, spec_id=int(spec.specId()))
-    return jvm.content_file(description, spec)
-
-
-def footer_metrics(jvm: Jvm, path: str) -> Any:
-    """Return Iceberg's Metrics of a Parquet file, from its footer; None if a column has no field id."""
+def footer_metrics(path: str) -> tuple[int, FileMetrics] | None:
+    """Return the rows and the metrics of a Parquet file, from its footer; None if a column has no field id."""
     with open_parquet(path) as file:
         rows, metrics = file.metadata.num_rows, file_metrics(file.metadata, file.schema_arrow)
-    if metrics is None:
-        return None
-    spec = jvm.iceberg.PartitionSpec.unpartitioned()
-    made = described(jvm, spec, path, rows=rows, size=0, metrics=metrics)
-    counts = (made.columnSizes(), made.valueCounts(), made.nullValueCounts(), made.nanValueCounts())
-    return jvm.iceberg.Metrics(rows, *counts, made.lowerBounds(), made.upperBounds())
+    return None if metrics is None else (rows, metrics)
 
 
-def _to_json(path: str, *, rows: int, size: int, metrics: FileMetrics, spec_id: int) -> dict[str, Any]:
-    """The DataFile in Iceberg's JSON."""
+def description(path: str, *, rows: int, size: int, metrics: FileMetrics, spec_id: int) -> dict[str, Any]:
+    """Return the DataFile of a Parquet file in Iceberg's JSON, without its partition."""
     counted = [column for column in metrics.columns if column.nulls is not None]
     return {
         "spec-id": spec_id,

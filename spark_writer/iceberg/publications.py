@@ -200,9 +200,9 @@ class Publications:
                 )
             transaction = table.java.newTransaction()
             prepare(transaction).commit()
-            end = transaction.table().operations().current()
-            with removed_after(table.jvm, table.java.io(), transaction, end.currentSnapshot()):
-                table.java.operations().commit(base, end)
+            table.calls.take(transaction)
+            with removed_after(table.calls):
+                table.calls.swapIn()
             table.sync_metadata()
 
         table.committed(failure, once, attempts=_ATTEMPTS)
@@ -298,8 +298,8 @@ class Publications:
         for at, (name, _, kind) in enumerate(_COLUMNS, start=1):
             column_type = types.TimestampType.withZone() if kind == "TimestampType" else getattr(types, kind).get()
             fields.add(types.NestedField.optional(at, name, column_type))
-        java = self._lake.create(self._namespace, NAME, self._lake.jvm.iceberg.Schema(fields), _PROPERTIES)
-        return self._lake.table(self.table_id, java)
+        calls = self._lake.create(self._namespace, NAME, self._lake.jvm.iceberg.Schema(fields), _PROPERTIES)
+        return self._lake.table(self.table_id, calls)
 
 
 def forget(lake: Lake) -> None:
@@ -312,7 +312,7 @@ def forget(lake: Lake) -> None:
         return
     name = f"{CATALOG}.{quoted(lake.own_namespace)}.{NAME}"
     lake.session.sql(f"DELETE FROM {name} WHERE pipeline = '{lake.pipeline}'")
-    table.java.refresh()
+    table.refresh()
     table.java.updateProperties().remove(publications._writer).commit()
 
 

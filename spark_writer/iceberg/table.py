@@ -12,6 +12,8 @@ moves by one such swap too: the snapshot's schema becomes current, `main` names 
 to [w, N, snapshot], and a kept cut gets its tag. So a rename, a dropped column or a generation with other types shows
 at its own cut, never before, and no hidden column names are needed.
 
+Python decides by the facts of the metadata (metadata.py); few calls to the JVM then do a commit (TableCalls.java).
+
 `main` never moves over a commit of another user (foreign.py) that changed rows or columns, until a person chooses.
 
 A change deletes by deletion vector (locating.py finds the positions of a batch's keys), in format version 2 by
@@ -30,6 +32,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,10 +42,12 @@ from py4j.protocol import Py4JJavaError
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.file_metrics import COLUMNS
 from cutline.common.schema import TableSchema
+from cutline.common.store.records import FileMetrics
 from cutline.common.table_id import split_table_id
 from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
 from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
+from cutline.spark_writer.iceberg.deletion_vectors import description as vector_description
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage, file_size
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
@@ -51,7 +56,8 @@ from cutline.spark_writer.iceberg.key_index import Found, KeyIndex
 from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.lineage import NONE, row_ids_at
 from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
-from cutline.spark_writer.iceberg.metrics import footer_metrics, has_default_metrics
+from cutline.spark_writer.iceberg.metadata import Metadata
+from cutline.spark_writer.iceberg.metrics import description, footer_metrics, has_default_metrics
 from cutline.spark_writer.iceberg.naming import file_prefix
 from cutline.spark_writer.iceberg.objects import Rights
 from cutline.spark_writer.iceberg.owner import EARLIER, ID, OWNER, Owner, Relation, earlier_of
@@ -97,6 +103,8 @@ NOTED_VERSIONS = "cutline.metadata-versions"
 
 Committed = TypeVar("Committed")
 Files = dict[str, DataFile]
+Changes = dict[str, Any]
+"""Changes to a table's metadata, as `apply` in TableCalls.java takes them."""
 Change = Callable[[Any], tuple[Any, Files]]
 """Given Iceberg's Transaction, prepares an update in it; also returns the data files that the branch then has."""
 
@@ -133,8 +141,7 @@ class LakeTable:
         jvm: Jvm,
         owner: Owner,
         table_id: str,
-        java: Any,
-        rights: Rights | None = None,
+        calls: Any,
         dead_rows: DeadRows | None = None,
         w: int = 0,
         wanted_version: int = FORMAT_VERSION,
@@ -142,13 +149,14 @@ class LakeTable:
         wanted_partition: Sequence[str] = (),
         grace_began: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Take Iceberg's Table `java`, and the format version, sort and partition that the settings ask for; made by
+        """Take the table's `TableCalls`, and the format version, sort and partition that the settings ask for; made by
         `Lake` for start `w`. `grace_began` as `Lake` has it.
         """
         self.table_id = table_id
-        self.java = java
         self.jvm = jvm
-        self.uuid = str(java.uuid())
+        self.calls = calls
+        self._metadata: Metadata | None = None
+        self.uuid = self.metadata().uuid()
         self._owner = owner
         self._file_prefix = file_prefix(owner.id, w, self.uuid)
         self._contents: Contents | None = None
@@ -156,7 +164,7 @@ class LakeTable:
         self._synced: frozenset[str] = frozenset()
         self._dead_rows = dead_rows or DeadRows()
         self.index: KeyIndex | None = None
-        self.rights = rights or Rights()
+        self.rights = Rights()
         self._wanted_version = wanted_version
         self._wanted_sort = wanted_sort
         self._wanted_partition = wanted_partition
@@ -165,9 +173,14 @@ class LakeTable:
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
 
+    @cached_property
+    def java(self) -> Any:
+        """Iceberg's Table."""
+        return self.calls.table()
+
     def refresh(self) -> None:
         """Read the table's current metadata."""
-        self.java.refresh()
+        self._metadata = Metadata(self.calls, self.calls.refresh())
 
     def check_owner(self) -> None:
         """Raise TableFault if the table, as last read, does not belong to this pipeline, or is another source table's.
@@ -185,7 +198,7 @@ class LakeTable:
             )
 
     @staticmethod
-    def _marks(metadata: Any) -> tuple[str | None, str | None]:
+    def _marks(metadata: Metadata) -> tuple[str | None, str | None]:
         """The name and the id of the pipeline to which the table belongs."""
         return metadata.property(OWNER, None), metadata.property(ID, None)
 
@@ -197,12 +210,12 @@ class LakeTable:
         """
 
         def once() -> None:
-            base = self.java.operations().current()
+            base = self.metadata()
             name, life = self._marks(base)
             relation = self._owner.relation(name, life)
             if relation not in (Relation.UNMARKED, Relation.ADOPTED):
                 return
-            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
+            changes: Changes = {}
             properties = self._owner.properties
             if relation == Relation.ADOPTED:
                 main = base.ref("main")
@@ -210,30 +223,25 @@ class LakeTable:
                 earlier = earlier_of(base.property(EARLIER, None)) | {life or str(name)}
                 properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: " ".join(sorted(earlier))}
                 kept = (OFFSET, PARTITION, SORT, CHOICE)
-                gone = {str(key) for key in items(base.properties().keySet()) if str(key).startswith(kept)}
-                if gone:
-                    builder.removeProperties(gone)
-                self._leave_refs(base, builder, life or "before")
+                gone = [key for key in base.properties() if key.startswith(kept)]
+                changes |= {"removed-properties": gone, **self._left_refs(base, life or "before")}
                 about = (self._owner.name, f"{CATALOG}.{self.table_id}", life, self._owner.id)
                 logger.warning("pipeline %s: the lake table %s of its earlier life %s is taken over by %s", *about)
-            builder.setProperties(properties)
-            self._swap(base, builder)
+            self._swap({**changes, "properties": properties})
 
         if self._owner.relation(*self._marks(self.metadata())) in (Relation.UNMARKED, Relation.ADOPTED):
             self.committed(f"the lake table {self.table_id} could not be taken over", once)
             self._layout = None
         self.check_owner()
 
-    def _leave_refs(self, base: Any, builder: Any, life: str) -> None:
+    @staticmethod
+    def _left_refs(base: Metadata, life: str) -> Changes:
         """Remove the staging branches of an earlier life, and give its tags other names, so that ours are free."""
-        for name in str(self.jvm.root.java.lang.String.join("\n", base.refs().keySet())).split("\n"):
-            ref = base.ref(name)
-            if STAGING.fullmatch(name) and ref.isBranch():
-                builder.removeRef(name)
-            elif TAGS.fullmatch(name) and ref.isTag():
-                builder.removeRef(name)
-                tag = self.jvm.iceberg.SnapshotRef.tagBuilder(ref.snapshotId()).build()
-                builder.setRef(f"{name}_of_{life}", tag)
+        refs = base.refs()
+        tags = {name: ref.snapshotId() for name, ref in refs.items() if ref.isTag() and TAGS.fullmatch(name)}
+        branches = [name for name, ref in refs.items() if ref.isBranch() and STAGING.fullmatch(name)]
+        named = {f"{name}_of_{life}": snapshot_id for name, snapshot_id in tags.items()}
+        return {"removed-refs": [*branches, *tags], "tags": named}
 
     def check_writable(self) -> None:
         """Read the table, and raise TableFault if Cutline can't add rows to it in its present form."""
@@ -252,7 +260,7 @@ class LakeTable:
                 f" {self.version}; drop the table, and it is read again"
             )
 
-    def _check_partition(self, metadata: Any) -> None:
+    def _check_partition(self, metadata: Metadata) -> None:
         """Raise TableFault if another user changed how the table is partitioned.
 
         A default spec that is one of Cutline's is set back when `main` moves: earlier versions left such.
@@ -261,12 +269,8 @@ class LakeTable:
         made = int(self._shown_summary(metadata).get(SPEC) or UNPARTITIONED)
         if default == made:
             return
-        properties = metadata.properties()
-        ours = {
-            json.loads(str(properties.get(key)))["spec-id"]
-            for key in items(properties.keySet().stream().toList())
-            if str(key).startswith(PARTITION)
-        }
+        kept = metadata.properties().items()
+        ours = {json.loads(value)["spec-id"] for name, value in kept if name.startswith(PARTITION)}
         if default in ours:
             return
         if made == UNPARTITIONED:
@@ -281,7 +285,7 @@ class LakeTable:
             " undo that by ALTER TABLE, then retry the table"
         )
 
-    def _shown_summary(self, metadata: Any) -> Any:
+    def _shown_summary(self, metadata: Metadata) -> Any:
         """The summary of the snapshot that Cutline last showed, {} without one."""
         known = shown(metadata).snapshot_id
         snapshot = None if known is None else metadata.snapshot(known)
@@ -290,7 +294,7 @@ class LakeTable:
     @property
     def version(self) -> int:
         """The table's format version, as last read."""
-        return int(self.metadata().formatVersion())
+        return self.metadata().formatVersion()
 
     def begin_generation(self, schema: TableSchema, generation: int) -> None:
         """Bring the table to the format version, the order of rows and the partition spec that the settings ask for,
@@ -302,15 +306,13 @@ class LakeTable:
         """
 
         def once() -> None:
-            base = self.java.operations().current()
             if self.version > self._wanted_version:
                 raise TableFault(
                     f"the lake table {CATALOG}.{self.table_id} has format version {self.version} and can't go back to"
                     f" {self._wanted_version}, which format_version asks for; drop the table, and it is read again"
                 )
-            builder = self.jvm.iceberg.TableMetadata.buildFrom(base).upgradeFormatVersion(self._wanted_version)
-            builder.setProperties({VERSION: str(self._wanted_version)})
-            self._swap(base, builder)
+            made = {VERSION: str(self._wanted_version)}
+            self._swap({"format-version": self._wanted_version, "properties": made})
 
         if self.version != self._wanted_version:
             self.committed(f"the format version of {self.table_id} could not be raised", once)
@@ -324,8 +326,8 @@ class LakeTable:
 
     def _add_spec(self, schema: TableSchema, generation: int) -> None:
         """Add a generation's partition spec, with its columns, and note both in the table's properties."""
-        base, iceberg = self.java.operations().current(), self.jvm.iceberg
-        layout = self.layout(schema, generation)
+        metadata, iceberg = self.metadata(), self.jvm.iceberg
+        base, layout = metadata.java, self.layout(schema, generation)
         specs = {
             int(spec.specId()): json.loads(str(iceberg.PartitionSpecParser.toJson(spec)))
             for spec in items(base.specs())
@@ -347,35 +349,30 @@ class LakeTable:
             raise TableFault(str(error)) from error
         same = [number for number, spec in specs.items() if spec["fields"] == fields]
         spec = {"spec-id": same[0] if same else max(specs) + 1, "fields": fields}
-        builder_of = iceberg.TableMetadata.buildFrom
-        builder = self._with_layout(builder_of(base), base, replace(layout, spec=None))
+        builder = iceberg.TableMetadata.buildFrom(base)
+        builder.setCurrentSchema(layout.java, max(metadata.lastColumnId(), layout.highest_id))
+        if (order := self._order(metadata, layout)) is not None:
+            builder.setDefaultSortOrder(order)
         builder.setDefaultPartitionSpec(iceberg.PartitionSpecParser.fromJson(layout.java, json.dumps(spec)))
         properties = {f"{OFFSET}{generation}": str(layout.offset), f"{PARTITION}{generation}": json.dumps(spec)}
         if layout.sort:
             properties[f"{SORT}{generation}"] = json.dumps(layout.sort)
-        self._swap(base, self._put_back(builder.setProperties(properties).build(), base))
+        again = iceberg.TableMetadata.buildFrom(builder.setProperties(properties).build())
+        again.setDefaultPartitionSpec(base.defaultSpecId()).setCurrentSchema(base.currentSchemaId())
+        self.java.operations().commit(base, again.setDefaultSortOrder(base.defaultSortOrderId()).build())
+        self.sync_metadata()
 
-    def _with_layout(self, builder: Any, base: Any, layout: Layout) -> Any:
-        """Let a builder on `base` make the columns, the spec and the sort order of a layout the table's."""
-        builder.setCurrentSchema(layout.java, max(int(base.lastColumnId()), layout.highest_id))
-        if layout.spec is not None:
-            builder.setDefaultPartitionSpec(int(layout.spec.specId()))
+    def _order(self, base: Metadata, layout: Layout) -> Any:
+        """Iceberg's SortOrder that the table must get with the columns of a layout, None if it needs none."""
         theirs = self._their_order(base)
         if theirs is not None:
-            builder.setDefaultSortOrder(fitting(self.jvm, theirs, layout.java))
-        elif layout.sort or int(base.defaultSortOrderId()):
-            builder.setDefaultSortOrder(sort_order_to_java(self.jvm, layout))
-        return builder
+            return fitting(self.jvm, theirs, layout.java)
+        return sort_order_to_java(self.jvm, layout) if layout.sort or base.defaultSortOrderId() else None
 
-    def _put_back(self, metadata: Any, start: Any) -> Any:
-        """Return a builder on `metadata` that makes the columns, spec and sort order of `start` the table's again."""
-        builder = self.jvm.iceberg.TableMetadata.buildFrom(metadata).setDefaultPartitionSpec(start.defaultSpecId())
-        return builder.setCurrentSchema(start.currentSchemaId()).setDefaultSortOrder(start.defaultSortOrderId())
-
-    def _their_order(self, metadata: Any) -> Any:
+    def _their_order(self, metadata: Metadata) -> Any:
         """The table's sort order if another user has set it, else None."""
         ours = metadata.property(SORT_ORDER, None) or self._shown_summary(metadata).get(SORT_ORDER) or UNSORTED
-        return metadata.sortOrder() if int(ours) != int(metadata.defaultSortOrderId()) else None
+        return metadata.sortOrder() if int(ours) != metadata.defaultSortOrderId() else None
 
     def theirs(self, snapshot_id: int | None) -> Theirs | None:
         """Read the table; return the rewrite or the accepted commit of others on which work must go on instead of on
@@ -412,8 +409,7 @@ class LakeTable:
         """
 
         def once() -> None:
-            base = self.java.operations().current()
-            found = theirs(base)
+            found = theirs(self.metadata())
             if found is None or found.rewrites:
                 raise ConfigError(f"no commit of others to the lake table {self.table_id} awaits a choice")
             if found.seen != seen:
@@ -422,19 +418,20 @@ class LakeTable:
                 raise ConfigError(f"{choice} is no choice for the lake table {self.table_id}")
             if choice == ACCEPT:
                 self._check_files(found.main)
-            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
-            builder.setProperties({CHOICE: json.dumps([choice, found.main, found.schema_id])})
-            self._swap(base, builder)
+            self._swap({"properties": {CHOICE: json.dumps([choice, found.main, found.schema_id])}})
 
         self.committed(f"the choice about {self.table_id} could not be kept", once)
 
-    def metadata(self) -> Any:
-        """Return Iceberg's TableMetadata as last read."""
-        return self.java.operations().current()
+    def metadata(self) -> Metadata:
+        """Return the table's metadata as last read."""
+        if self._metadata is None:
+            self._metadata = Metadata(self.calls, self.calls.read())
+        return self._metadata
 
     def sync_metadata(self) -> None:
-        """Make the metadata files of this and others' commits durable; call it after each commit."""
-        folder = local_path(str(self.metadata().metadataFileLocation()).rpartition("/")[0])
+        """Make the metadata files of this and others' commits durable; call it after each commit, which it reads."""
+        self._metadata = None
+        folder = local_path(self.metadata().metadataFileLocation().rpartition("/")[0])
         if folder is None:
             return
         names = frozenset(name for name in os.listdir(folder) if not name.startswith("."))
@@ -447,7 +444,7 @@ class LakeTable:
     def head(self, ref: str) -> int | None:
         """Return the snapshot that a branch or tag names, or None."""
         found = self.metadata().ref(ref)
-        return None if found is None else int(found.snapshotId())
+        return None if found is None else found.snapshotId()
 
     def has_snapshot(self, snapshot_id: int) -> bool:
         """Whether a snapshot has not expired."""
@@ -496,7 +493,7 @@ class LakeTable:
         noted = {int(number): text for number, text in json.loads(metadata.property(COMMENTS, "{}")).items()}
         known = shown(metadata).snapshot_id
         snapshot = None if known is None else metadata.snapshot(known)
-        if snapshot is None or int(snapshot.schemaId()) == int(metadata.currentSchemaId()):
+        if snapshot is None or int(snapshot.schemaId()) == metadata.currentSchemaId():
             return noted
         before = _docs(metadata.schemasById().get(int(snapshot.schemaId())))
         now = _docs(metadata.schema())
@@ -505,51 +502,53 @@ class LakeTable:
     @property
     def _may_be_divided(self) -> bool:
         """Whether the table has, or had, another partition spec than the one without fields with which it is made."""
-        return int(self.metadata().specs().size()) > 1
+        return self.metadata().spec_count() > 1
 
     # Files
 
-    def spec_of(self, layout: Layout | None) -> Any:
-        """Iceberg's partition spec of the files of a layout (None: of a table that is not divided)."""
-        return self.java.spec() if layout is None or layout.spec is None else layout.spec
+    def spec_id_of(self, layout: Layout | None) -> int:
+        """The id of the partition spec of the files of a layout (None: of a table that is not divided)."""
+        if layout is None or layout.spec is None:
+            return self.metadata().defaultSpecId()
+        return int(layout.spec.specId())
 
     def new_file(self, name: str) -> str:
         """Return the full path for a new data file whose name ends with `name`."""
-        return str(self.java.locationProvider().newDataLocation(f"{self._file_prefix}{name}"))
+        return str(self.calls.newFile(f"{self._file_prefix}{name}"))
 
     def data_file(self, path: str, layout: Layout | None = None, partition: str = NOWHERE) -> Any:
         """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer.
 
         `layout` and `partition` as `write_files` has them; a table without partitions needs neither.
         """
-        iceberg = self.jvm.iceberg
-        metrics, size = self._data_metrics(path, sorted_rows=layout is not None and bool(layout.sort))
-        spec = self.spec_of(layout)
-        builder = iceberg.DataFiles.builder(spec).withPath(path).withFormat("parquet")
-        if layout is not None and layout.partition:
-            builder = builder.withPartition(self._partition(spec, partition))
-        return builder.withFileSizeInBytes(size).withMetrics(metrics).build()
-
-    def _partition(self, spec: Any, values: str) -> Any:
-        """Return Iceberg's form of a partition."""
-        file = {"spec-id": spec.specId(), "content": "data", "file-path": "", "file-format": "parquet"}
-        file |= {"partition": json.loads(values), "file-size-in-bytes": 1, "record-count": 1}
-        return self.jvm.content_file(file, spec).partition()
-
-    def _data_metrics(self, path: str, *, sorted_rows: bool) -> tuple[Any, int]:
-        """Return Iceberg's Metrics of a data file that Cutline wrote, and the file's size.
-
-        Iceberg reads the footer itself if the table chooses its metrics, by properties, or by a sort, whose columns
-        have some even if they are not among the first. Its bounds are wrong if a row group lacks its own
-        (file_metrics.py).
-        """
+        divided = layout is not None and bool(layout.partition)
+        # Iceberg reads the footer itself if the table chooses its metrics, by properties, or by a sort, whose columns
+        # have some even if they are not among the first. Its bounds are wrong if a row group lacks its own
+        # (file_metrics.py).
+        sorted_rows = layout is not None and bool(layout.sort)
         chosen = sorted_rows and self.java.schema().columns().size() > COLUMNS
-        metrics = None
-        if not chosen and has_default_metrics(self.jvm, self.java):
-            metrics = footer_metrics(self.jvm, path)
-        if metrics is None:
-            return self._metrics(path, self.jvm.iceberg.MetricsConfig.forTable(self.java))
-        return metrics, file_size(path)
+        known = footer_metrics(path) if not chosen and has_default_metrics(self.metadata()) else None
+        if known is not None:
+            rows, metrics = known
+            within = json.loads(partition) if divided else None
+            return self.described(layout, path, rows=rows, size=file_size(path), metrics=metrics, partition=within)
+        iceberg = self.jvm.iceberg
+        made, size = self._metrics(path, iceberg.MetricsConfig.forTable(self.java))
+        spec = self.java.spec() if layout is None or layout.spec is None else layout.spec
+        builder = iceberg.DataFiles.builder(spec).withPath(path).withFormat("parquet")
+        if divided:
+            file = {"spec-id": int(spec.specId()), "content": "data", "file-path": "", "file-format": "parquet"}
+            file |= {"partition": json.loads(partition), "file-size-in-bytes": 1, "record-count": 1}
+            builder = builder.withPartition(self.calls.file(json.dumps(file)).partition())
+        return builder.withFileSizeInBytes(size).withMetrics(made).build()
+
+    def described(
+        self, layout: Layout | None, path: str, *, rows: int, size: int, metrics: FileMetrics, partition: Any = None
+    ) -> Any:
+        """Return Iceberg's DataFile of a Parquet file with these metrics, in a partition if the layout has some; the
+        file is not looked at."""
+        about = description(path, rows=rows, size=size, metrics=metrics, spec_id=self.spec_id_of(layout))
+        return self.calls.file(json.dumps(about if partition is None else about | {"partition": partition}))
 
     def _metrics(self, path: str, config: Any) -> tuple[Any, int]:
         """Return Iceberg's Metrics of a Parquet file by its MetricsConfig, and the file's size."""
@@ -559,8 +558,11 @@ class LakeTable:
         source = self.java.io().newInputFile(path)
         return self.jvm.iceberg.parquet.ParquetUtil.fileMetrics(source, config), source.getLength()
 
-    def _delete_file(self, spec: Any, file: DataFile, vector: Vector) -> Any:
+    def _delete_file(self, transaction: Any, file: DataFile, vector: Vector) -> Any:
         """Return Iceberg's DeleteFile for a vector of a data file."""
+        if vector.length and file.partition is None:
+            return self.calls.file(json.dumps(vector_description(vector, self.metadata().defaultSpecId())))
+        spec = transaction.table().spec()
         if vector.length:
             return to_java(self.jvm, spec, file.partition, vector)
         metrics, _ = self._metrics(vector.path, self.jvm.iceberg.MetricsConfig.forPositionDelete())
@@ -678,71 +680,52 @@ class LakeTable:
         """
 
         def once() -> int:
-            builder_of, operations = self.jvm.iceberg.TableMetadata.buildFrom, self.java.operations()
-            start = operations.current()
+            start, properties = self.metadata(), {}
             head = self.head(branch)
             if head is not None and head != base:
                 raise Unavailable(
                     f"branch {branch} of {self.table_id} was moved by another process; starting again on a new branch"
                 )
-            transaction = self.java.newTransaction()
-            inner = transaction.table().operations()
-            builder = builder_of(start)
+            changes: Changes = {"last-column-id": max(start.lastColumnId(), layout.highest_id)}
             if head is None:
-                if base is not None:
-                    builder.setBranchSnapshot(base, branch)
-                for name in self.older_branches(branch):
-                    if name != keep:
-                        builder.removeRef(name)
+                changes["branches"] = {} if base is None else {branch: base}
+                changes["removed-refs"] = [name for name in self.older_branches(branch) if name != keep]
             if start.property(f"{OFFSET}{layout.generation}", None) is None:
-                builder.setProperties({f"{OFFSET}{layout.generation}": str(layout.offset)})
+                properties[f"{OFFSET}{layout.generation}"] = str(layout.offset)
             if layout.sort and start.property(f"{SORT}{layout.generation}", None) is None:
-                builder.setProperties({f"{SORT}{layout.generation}": json.dumps(layout.sort)})
-            self._keep_versions(builder, start)
+                properties[f"{SORT}{layout.generation}"] = json.dumps(layout.sort)
+            properties |= self._kept_versions(start)
             if layout.comments and (noted := _noted(layout.comments)) != start.property(COMMENTS, None):
-                builder.setProperties({COMMENTS: noted})
-            prepared = self._with_layout(builder, start, layout).build()
-            read = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
-            ours = self._their_order(start) is None
-            order = str(prepared.defaultSortOrderId()) if ours else UNSORTED
-            if ours and not read and order != start.property(SORT_ORDER, UNSORTED):
-                prepared = builder_of(prepared).setProperties({SORT_ORDER: order}).build()
-            if prepared.changes().size():
-                inner.commit(inner.current(), prepared)
-            update, files = change(transaction)
-            update.toBranch(branch)
-            for key, value in summary.items():
-                update.set(key, value)
-            if order != UNSORTED:
-                update.set(SORT_ORDER, order)
+                properties[COMMENTS] = noted
+            summary_of = dict(summary)
             if layout.spec is not None:
-                update.set(SPEC, str(layout.spec.specId()))
-            update.commit()
-            end = inner.current()
-            if read and _look(end) != _look(start):
-                end = self._put_back(end, start).build()
-            snapshot_id = int(end.ref(branch).snapshotId())
-            with removed_after(self.jvm, self.java.io(), transaction, end.snapshot(snapshot_id)):
-                operations.commit(start, end)
+                changes["spec-id"] = int(layout.spec.specId())
+                summary_of[SPEC] = str(changes["spec-id"])
+            shown_before = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
+            transaction = self.calls.begin(
+                json.dumps(changes | {"properties": properties}),
+                layout.java,
+                self._order(start, layout),
+                self._their_order(start) is None,
+                shown_before,
+                SORT_ORDER,
+            )
+            update, files = change(transaction)
+            self.calls.prepare(update, branch, json.dumps(summary_of), SORT_ORDER)
+            with removed_after(self.calls):
+                self.calls.swapIn()
             self.sync_metadata()
-            self._note_lineage(end.snapshot(snapshot_id), files)
+            made = json.loads(self.calls.made())
+            for path, (first, sequence) in made["added"].items():
+                files[path].lineage = Lineage(first_row_id=first, sequence=sequence)
+            snapshot_id = int(made["snapshot-id"])
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
-            if int(end.formatVersion()) >= 3 and any(_has_no_ids(file) for file in files.values()):
+            if made["format-version"] >= 3 and any(_has_no_ids(file) for file in files.values()):
                 self._contents = None  # the first commit after an upgrade has given ids to all rows
             return snapshot_id
 
         # `check_writable` has read the table. If it has changed since, the first attempt is refused.
         return self.committed(f"a commit on {branch} of the lake table {self.table_id} was refused", once, read=False)
-
-    def _note_lineage(self, snapshot: Any, files: Files) -> None:
-        """Keep what Iceberg has assigned to the files that a snapshot added."""
-        if all(file.lineage is not None for file in files.values()):
-            return
-        changes = self.jvm.iceberg.SnapshotChanges.builderFor(self.java).snapshot(snapshot).build()
-        added = changes.addedDataFiles().iterator()
-        while added.hasNext():
-            file = added.next()
-            files[str(file.location())].lineage = _lineage(file)
 
     def committed(
         self, failure: str, once: Callable[[], Committed], *, read: bool = True, attempts: int = CONFLICTS
@@ -751,7 +734,7 @@ class LakeTable:
         with failing_as(failure):
             for attempt in range(attempts):
                 if read or attempt:
-                    self.java.refresh()
+                    self.refresh()
                 try:
                     return once()
                 except Py4JJavaError as error:
@@ -760,35 +743,30 @@ class LakeTable:
                     time.sleep(random.uniform(0, PAUSE_SECONDS * attempt))
         raise AssertionError("the last attempt returns or raises")
 
-    def _swap(self, base: Any, builder: Any) -> None:
-        """Replace the metadata `base` with that of `builder`, if they differ."""
-        metadata = builder.build()
-        if metadata.changes().size():
-            self.java.operations().commit(base, metadata)
+    def _swap(self, changes: Changes, order: Any = None) -> None:
+        """Change the table's metadata, as last read, in one swap, unless it is so already; `order`: a SortOrder."""
+        if self.calls.swap(json.dumps(changes), order):
             self.sync_metadata()
 
-    def _keep_versions(self, builder: Any, base: Any) -> None:
-        """Let the table keep the metadata files of the grace, unless another user has set how many it keeps."""
+    def _kept_versions(self, base: Metadata) -> dict[str, str]:
+        """The properties that let the table keep the metadata files of the grace, unless another user has set how many
+        it keeps."""
         given, noted = base.property(VERSIONS, str(LEAST)), base.property(NOTED_VERSIONS, str(LEAST))
-        listed = base.previousFiles()
-        if given != noted or not is_due(int(listed.size()), int(given)):
-            return
-        needed = young(_Times(listed), int(self._grace_began() * 1000))
+        if given != noted or not is_due(base.previous_file_count(), int(given)):
+            return {}
+        needed = young(_Times(base.previousFiles()), int(self._grace_began() * 1000))
         most = str(wanted(int(given), needed))
-        if most != given:
-            builder.setProperties({VERSIONS: most, NOTED_VERSIONS: most})
+        return {VERSIONS: most, NOTED_VERSIONS: most} if most != given else {}
 
     def older_branches(self, branch: str) -> list[str]:
         """Return the staging branches, as last read, of starts before the one that made `branch`."""
         ours = STAGING.fullmatch(branch)
         number, metadata = int(ours[1]) if ours else 0, self.metadata()
         found = []
-        # One call for all names: a table may have hundreds of tags.
-        for name in str(self.jvm.root.java.lang.String.join("\n", metadata.refs().keySet())).split("\n"):
+        for name, ref in metadata.refs().items():
             match = STAGING.fullmatch(name)
-            ref = metadata.ref(name) if match is not None and int(match[1]) < number else None
             # A user's branch may have such a name; its head was not committed by that start.
-            if ref is not None and match is not None:
+            if match is not None and int(match[1]) < number:
                 head = metadata.snapshot(ref.snapshotId())
                 if head is not None and head.summary().get("cutline.w") == match[1]:
                     found.append(name)
@@ -798,13 +776,10 @@ class LakeTable:
         """Set a branch of ours back to a snapshot; None: remove the branch."""
 
         def once() -> None:
-            base = self.java.operations().current()
-            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
             if snapshot_id is not None and self.has_snapshot(snapshot_id):
-                builder.setBranchSnapshot(snapshot_id, branch)
-            elif base.ref(branch) is not None:
-                builder.removeRef(branch)
-            self._swap(base, builder)
+                self._swap({"branches": {branch: snapshot_id}})
+            elif self.metadata().ref(branch) is not None:
+                self._swap({"removed-refs": [branch]})
 
         self.committed(f"the branch {branch} of {self.table_id} could not be set back", once)
         self._contents = None
@@ -837,12 +812,12 @@ class LakeTable:
 
         def update(transaction: Any) -> tuple[Any, Files]:
             files = {**self.contents(base).files, **self._entries(added)}
-            delta, spec = transaction.newRowDelta().validateFromSnapshot(base), transaction.table().spec()
+            delta = transaction.newRowDelta().validateFromSnapshot(base)
             for file in added:
                 delta.addRows(file)
             for vector in deleted:
                 old = files[vector.data_file]
-                new = self._delete_file(spec, old, vector)
+                new = self._delete_file(transaction, old, vector)
                 if old.vector is not None:
                     delta.removeDeletes(old.vector)
                 delta.addDeletes(new)
@@ -875,7 +850,7 @@ class LakeTable:
                 rewrite.addFile(file)
             for vector in deleted:
                 entry = files[vector.data_file]
-                entry.vector, entry.dead = self._delete_file(spec, entry, vector), vector
+                entry.vector, entry.dead = self._delete_file(transaction, entry, vector), vector
                 rewrite.addFile(entry.vector)
             return rewrite, files
 
@@ -887,45 +862,40 @@ class LakeTable:
         """Drop each of these tags that names the given snapshot; a tag of that name on another snapshot stays."""
 
         def once() -> None:
-            base = self.java.operations().current()
-            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
-            for name, snapshot_id in tags.items():
-                ref = base.ref(name)
-                if ref is not None and ref.isTag() and ref.snapshotId() == snapshot_id:
-                    builder.removeRef(name)
-            self._swap(base, builder)
+            refs = self.metadata().refs()
+            known = {name: ref.snapshotId() for name, ref in refs.items() if ref.isTag()}
+            self._swap({"removed-refs": [name for name, wanted in tags.items() if known.get(name) == wanted]})
 
         self.committed(f"old tags of {self.table_id} could not be dropped", once)
 
     def tag(self, tags: Mapping[str, int]) -> None:
-        """Create tags (name -> snapshot), see `_tag`. Raises Unavailable on a conflict."""
+        """Create tags (name -> snapshot), see `_new_tags`. Raises Unavailable on a conflict."""
 
         def once() -> None:
-            base = self.java.operations().current()
-            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
-            for name, snapshot_id in tags.items():
-                self._tag(base, builder, name, snapshot_id)
-            self._swap(base, builder)
+            self._swap({"tags": self._new_tags(self.metadata(), tags)})
 
         self.committed(f"the tags {', '.join(tags)} of {self.table_id} could not be set", once)
 
-    def _tag(self, base: Any, builder: Any, name: str, snapshot_id: int) -> None:
-        """Create a tag, unless another user has a tag or branch of that name: it stays, with a warning. The savepoint
-        does not depend on its tag: retention keeps what its record names.
+    def _new_tags(self, base: Metadata, tags: Mapping[str, int]) -> dict[str, int]:
+        """Return the tags to create. Where another user has a tag or branch of that name it stays, with a warning. The
+        savepoint does not depend on its tag: retention keeps what its record names.
         """
-        known = base.ref(name)
-        if known is not None and (known.isBranch() or known.snapshotId() != snapshot_id):
-            logger.warning(
-                "the %s %s of the lake table %s.%s was set by another user, so the savepoint has no tag of that name;"
-                " its snapshot is %d",
-                "branch" if known.isBranch() else "tag",
-                name,
-                CATALOG,
-                self.table_id,
-                snapshot_id,
-            )
-        elif known is None and base.snapshot(snapshot_id) is not None:
-            builder.setRef(name, self.jvm.iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
+        found = {}
+        for name, snapshot_id in tags.items():
+            known = base.ref(name)
+            if known is not None and (known.isBranch() or known.snapshotId() != snapshot_id):
+                logger.warning(
+                    "the %s %s of the lake table %s.%s was set by another user, so the savepoint has no tag of that"
+                    " name; its snapshot is %d",
+                    "branch" if known.isBranch() else "tag",
+                    name,
+                    CATALOG,
+                    self.table_id,
+                    snapshot_id,
+                )
+            elif known is None and base.snapshot(snapshot_id) is not None:
+                found[name] = snapshot_id
+        return found
 
     def show(
         self,
@@ -948,9 +918,9 @@ class LakeTable:
         """
 
         def once() -> bool:
-            base = self.java.operations().current()
+            base, changes, properties = self.metadata(), Changes(), {}
             self.check_owner()
-            before = shown(base)
+            before, order = shown(base), None
             if not allowed((before.w, before.n)):
                 return False
             snapshot = base.snapshot(snapshot_id)
@@ -960,46 +930,43 @@ class LakeTable:
             lost = undone(base, snapshot_id)
             if lost is not None and not lost.rewrites:
                 raise ForeignCommit(self.table_id, lost)
-            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
+            gone = []
             if lost is None or before.snapshot_id != snapshot_id:
                 if lost is not None:
                     logger.warning("%s: it is undone, no row changes", lost.describe(f"{CATALOG}.{self.table_id}"))
-                comments = self._comments()
-                builder.setDefaultPartitionSpec(int(snapshot.summary().get(SPEC) or UNPARTITIONED))
-                builder.setCurrentSchema(int(snapshot.schemaId()))
-                self._show_order(base, builder, snapshot)
-                builder.setBranchSnapshot(snapshot_id, "main")
+                comments, schema_id = self._comments(), int(snapshot.schemaId())
+                changes["spec-id"] = int(snapshot.summary().get(SPEC) or UNPARTITIONED)
+                changes["schema-id"], changes["branches"] = schema_id, {"main": snapshot_id}
+                order = self._shown_order(base, schema_id)
+                if order is None:
+                    ours = str(snapshot.summary().get(SORT_ORDER) or UNSORTED)
+                    changes["sort-order-id"] = int(ours)
+                    if ours != base.property(SORT_ORDER, UNSORTED):
+                        properties[SORT_ORDER] = ours
                 if comments and (noted := _noted(comments)) != base.property(COMMENTS, None):
-                    builder.setProperties({COMMENTS: noted})  # the next commit gives them to the columns again
+                    properties[COMMENTS] = noted  # the next commit gives them to the columns again
                 if base.property(CHOICE, None) is not None:
-                    builder.removeProperties({CHOICE})
+                    gone.append(CHOICE)
             if not before.recorded and base.property(RETRIES, None) == "0":
-                builder.removeProperties({RETRIES})  # which Cutline's first versions set on the table
+                gone.append(RETRIES)  # which Cutline's first versions set on the table
             if not before.recorded or (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
-                builder.setProperties({PUBLISHED: json.dumps([w, n, snapshot_id])})
-            self._keep_versions(builder, base)
+                properties[PUBLISHED] = json.dumps([w, n, snapshot_id])
+            properties |= self._kept_versions(base)
             if tag:
-                self._tag(base, builder, f"checkpoint_{n}", snapshot_id)
-            for name in self.older_branches(f"staging_{w}"):
-                if name != work:
-                    builder.removeRef(name)
-            self._swap(base, builder)
+                changes["tags"] = self._new_tags(base, {f"checkpoint_{n}": snapshot_id})
+            old = [name for name in self.older_branches(f"staging_{w}") if name != work]
+            self._swap({**changes, "properties": properties, "removed-properties": gone, "removed-refs": old}, order)
             return True
 
         return self.committed(f"main of {self.table_id} could not be moved to publication {n}", once)
 
-    def _show_order(self, base: Any, builder: Any, snapshot: Any) -> None:
-        """Let the table have the sort order of a snapshot, unless another user has set one: that stays, up to the first
-        column that the snapshot lacks.
+    def _shown_order(self, base: Metadata, schema_id: int) -> Any:
+        """The sort order that the table must have with the columns of a schema if another user has set one, else None:
+        that stays, up to the first column that the schema lacks.
         """
         theirs = self._their_order(base)
         if theirs is None:
-            order = str(snapshot.summary().get(SORT_ORDER) or UNSORTED)
-            builder.setDefaultSortOrder(int(order))
-            if order != base.property(SORT_ORDER, UNSORTED):
-                builder.setProperties({SORT_ORDER: order})
-            return
-        builder.setDefaultSortOrder(fitting(self.jvm, theirs, base.schemasById().get(int(snapshot.schemaId()))))
+            return None
         if not self._order_noticed:
             self._order_noticed = True
             logger.warning(
@@ -1008,6 +975,7 @@ class LakeTable:
                 CATALOG,
                 self.table_id,
             )
+        return fitting(self.jvm, theirs, base.schemasById().get(schema_id))
 
 
 class _Times(Sequence[int]):
@@ -1065,8 +1033,3 @@ def _docs(schema: Any) -> dict[int, str]:
 
 def _noted(comments: Mapping[int, str]) -> str:
     return json.dumps({str(number): text for number, text in sorted(comments.items())})
-
-
-def _look(metadata: Any) -> tuple[int, int, int]:
-    """What readers get as the table's columns, partition spec and sort order."""
-    return int(metadata.currentSchemaId()), int(metadata.defaultSpecId()), int(metadata.defaultSortOrderId())

@@ -1,7 +1,9 @@
-"""`idle_checkpoint`, `many_tables`: the cost of a pipeline of thousands of tables, on real servers and processes.
+"""`idle_checkpoint`, `many_tables`, `many_tables_first`: the cost of a pipeline of thousands of tables, on real servers
+and processes.
 
-A procedure makes the tables, outside the binlog and in one tablespace. The pipeline has `start: latest`, so its tables
-are live at once: each is described and followed in the binlog, and none is read in chunks.
+A procedure makes the tables, outside the binlog and in one tablespace. Except in `many_tables_first` the pipeline has
+`start: latest`, so its tables are live at once: each is described and followed in the binlog, and none is read in
+chunks.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import sqlite3
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +25,7 @@ from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.loop import LoopLag
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
+from cutline.services.run.lake import CATALOG_FILE
 from tests.bench.mesh import BenchMesh
 from tests.bench.readers import Figures
 from tests.servers import Database
@@ -77,10 +81,12 @@ def make(server: Database, database: str, tables: int) -> None:
 class Crowd:
     """One pipeline of many tables."""
 
-    def __init__(self, mesh: BenchMesh, database: str, tables: int, *, interval_seconds: float) -> None:
+    def __init__(
+        self, mesh: BenchMesh, database: str, tables: int, *, interval_seconds: float, start: str = "latest"
+    ) -> None:
         self.mesh, self.database, self.tables = mesh, database, tables
         self.config: PipelineConfig = mesh.pipeline(
-            database, f"{database}.*", start="latest", checkpoint={"interval_seconds": interval_seconds}
+            database, f"{database}.*", start=start, checkpoint={"interval_seconds": interval_seconds}
         )
         self.store: PipelineStore = mesh.store.pipeline(database)
 
@@ -164,6 +170,45 @@ class Crowd:
             "restore_seconds": round(restore_seconds, 2),
         }
 
+    def first(self) -> Figures:
+        """Measure from the pipeline's definition, with all services up, until `main` shows the rows of every table."""
+        self.mesh.server.execute(f"CALL {self.database}.fill({self.tables})")
+        self.mesh.start("workers", "enumerators")
+        self.mesh.ready("workers", "enumerators")
+        with self.mesh.metered() as meter:
+            begun = time.monotonic()
+            self.mesh.define(self.config)
+            waiting = {f"{self.database}.t{number}" for number in range(self.tables)}
+
+            def in_checkpoint() -> bool:
+                entry = self.store.entry(self.store.last_slot())
+                tables = entry.tables if isinstance(entry, CheckpointEntry) else {}
+                return len(tables) == self.tables and all(table.phase == "live" for table in tables.values())
+
+            def shown() -> bool:
+                catalog = Path(self.config.sink.warehouse) / CATALOG_FILE
+                with contextlib.closing(sqlite3.connect(f"file:{catalog}?mode=ro", uri=True, timeout=5.0)) as lake:
+                    found = lake.execute("SELECT table_namespace, table_name, metadata_location FROM iceberg_tables")
+                    places = {f"{namespace}.{name}": place for namespace, name, place in found}
+                waiting.difference_update([table for table in waiting if _rows_shown(places.get(table)) == CHANGES])
+                return not waiting
+
+            self.mesh.wait("a checkpoint has all tables live", in_checkpoint, 1800.0)
+            mesh_seconds = time.monotonic() - begun
+            self.mesh.wait("every table is shown", shown, 1800.0)
+            seconds = time.monotonic() - begun
+        return {
+            "tables": self.tables,
+            "columns": COLUMNS,
+            "rows_of_each": CHANGES,
+            "seconds": round(seconds, 2),
+            "mesh_seconds": round(mesh_seconds, 2),
+            "publications": len(self.store.publication_numbers()),
+            "cpu_seconds": round(meter.cpu_seconds, 2),
+            "peak_rss_mib_of": {name: round(mib) for name, mib in sorted(meter.peak_of.items())},
+            "cpu_seconds_of": {name: round(cpu, 2) for name, cpu in sorted(meter.cpu_of.items()) if cpu >= 0.05},
+        }
+
     def change(self) -> Figures:
         """Measure one transaction over all tables: from its commit to the checkpoint that contains it (including the
         wait for that checkpoint to start), and from there to its publication.
@@ -241,6 +286,16 @@ def _measure_lag(pipe: Connection) -> None:
             pipe.send(lag.longest())
 
     asyncio.run(answer())
+
+
+def _rows_shown(place: str | None) -> int | None:
+    """The rows that `main` shows by a metadata file, None if it shows nothing yet."""
+    if place is None:
+        return None
+    metadata = json.loads(Path(place.removeprefix("file://").removeprefix("file:")).read_text(encoding="utf-8"))
+    main = metadata.get("refs", {}).get("main", {}).get("snapshot-id")
+    summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata.get("snapshots", [])}
+    return None if main is None else int(summaries[main]["total-records"])
 
 
 def _files(folder: Path) -> dict[str, int]:

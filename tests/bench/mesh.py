@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import sqlite3
 import sys
 import time
@@ -220,7 +219,9 @@ class BenchMesh:
     def forget(self, config: PipelineConfig) -> None:
         """End all processes but Spark, and remove the pipeline, so that no service works for it any more."""
         self.stop("enumerators", "workers")
-        shutil.rmtree(self.folder / "store" / config.name)
+        store = self.store.pipeline(config.name)
+        store.remove_files()
+        store.end()
         self.redis.flush()
 
 

@@ -26,7 +26,6 @@ from cutline.common.store.records import FileMetrics
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import staged
 from cutline.spark_writer.iceberg import files as files_of_the_lake
-from cutline.spark_writer.iceberg.metrics import described
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import StagedLost
 from tests.conftest import FULL
@@ -59,7 +58,7 @@ def both(table: LakeTable, groups: Sequence[pa.Table], small: bool) -> tuple[dic
     metrics = FileMetrics.from_json(json.loads(json.dumps(metrics.to_json())))
     rows = sum(group.num_rows for group in groups)
     spec, iceberg, size = table.java.spec(), table.jvm.iceberg, os.path.getsize(path)
-    by_record = described(table.jvm, spec, path, rows=rows, size=size, metrics=metrics)
+    by_record = table.described(None, path, rows=rows, size=size, metrics=metrics)
     of_footer = table.jvm.metrics(path, iceberg.MetricsConfig.forTable(table.java))
     by_iceberg = iceberg.DataFiles.builder(spec).withPath(path).withFormat("parquet").withFileSizeInBytes(size)
     found = []
@@ -224,7 +223,7 @@ def test_a_record_without_metrics_is_adopted_by_the_files_footer(
     chunks(bench)
     bench.journal.staged = [replace(record, metrics=None) for record in bench.journal.staged]
     bench.journal.checkpoint()
-    monkeypatch.setattr(staged, "described", never)
+    monkeypatch.setattr(staged, "_put_unread", never)
     bench.apply()
     assert bench.agree() == 1
 

@@ -432,7 +432,7 @@ def test_a_source_with_such_tables_is_copied_whole_once_cutlines_own_have_anothe
     own = load(pipeline).tables[0]
     change(pipeline, f'"{own}"', '"_cutline.*"')
     refused(pipeline, "set sink.own_namespace to another name", "set sink.own_namespace to another name", faults=2)
-    change(pipeline, "warehouse:", "own_namespace: _of_the_lake\n  warehouse:")
+    change(pipeline, "warehouse:", "own_namespace: _of_the_lake, warehouse:")
     check(load(pipeline), store_url=f"file://{pipeline.parent}/store", workdir=pipeline.parent / "work")
 
 

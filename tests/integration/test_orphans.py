@@ -78,8 +78,9 @@ def files(bench: SparkBench, place: str = "shop/orders") -> dict[str, Path]:
 
 def unnamed(bench: SparkBench, place: str = "shop.orders") -> set[str]:
     """The files of a table that none of its snapshots names."""
-    java = bench.lake().catalog.loadTable(bench.lake()._identifier(*place.split(".")))
-    return set(files(bench, place.replace(".", "/"))) - orphans._named(bench.lake().table(place, java))
+    lake = bench.lake()
+    found = lake.table(place, lake.jvm.opener.open(lake.catalog, *place.split(".")))
+    return set(files(bench, place.replace(".", "/"))) - orphans._named(found)
 
 
 def test_what_killed_starts_wrote_for_a_commit_is_removed(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
