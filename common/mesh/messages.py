@@ -282,7 +282,8 @@ class TablePaused(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCaughtUp(Message):
-    """The incremental split has read the changes that waited at the source when the epoch began."""
+    """The incremental split has read the changes that waited at the source when the epoch began, or goes on after the
+    source had fallen silent inside a transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,7 @@ class Pipeline:
         self._awaited = Awaited()
         self._showing = asyncio.Lock()  # held while the status is written
         self._silent = False  # the pipeline is deleted, and Redis has nothing of it any more
+        self._not_deleted = ""  # why the last try to delete it failed
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.key), host.incarnation, LEASE_SECONDS)
@@ -265,7 +266,8 @@ class Pipeline:
                         await self._put_status()
 
     async def _put_status(self) -> None:
-        if self.leader.state == STOPPED and not self._last_tables and self.leader.base is not None:
+        deleting = self.leader.agenda.standing.mode == "deleting"
+        if self.leader.state == STOPPED and not deleting and not self._last_tables and self.leader.base is not None:
             self._last_tables = await in_store(self._tables_at, self.leader.base)
         if self.source.hosts.several:
             self.source.hosts.follow(await self.host.registry.status(self.key), now=time.time())
@@ -354,9 +356,12 @@ class Pipeline:
             "rates": self._rated,
         }
 
-    def _deletes(self) -> str | None:
+    def _deletes(self) -> str:
         """What a pipeline that is being deleted waits for."""
-        return "a Spark writer, to drop the lake tables of the deleted pipeline" if self.commanding.purging else None
+        if self.commanding.purging:
+            return "a Spark writer, to drop the lake tables of the deleted pipeline"
+        failed = f"; the last try failed: {self._not_deleted}" if self._not_deleted else ""
+        return f"the removal of what the store and Redis have of it{failed}"
 
     def _halted(self) -> str:
         """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
@@ -503,6 +508,11 @@ class Pipeline:
     async def _read_journal(self) -> Event:
         def read() -> JournalRead:
             tail = self.store.last_slot()
+            if self.store.deleting():  # for good: a leader before may have removed what is named by what is left
+                finished, orders, left_open, commands = self.commanding.read()
+                return JournalRead(
+                    tail=tail, base=None, finished=finished, orders=orders, open=left_open, commands=commands
+                )
             last = self.store.entry(tail) if tail else None
             base = last.base if isinstance(last, EpochEntry) else tail or None
             newest = self.store.entry(base) if isinstance(last, EpochEntry) and base is not None else last
@@ -565,6 +575,7 @@ class Pipeline:
                 log.info("pipeline %s is deleted", self.name)
                 return
             except Unavailable as error:
+                self._not_deleted = str(error)
                 log.warning("pipeline %s is not yet deleted: %s; trying again in %.0f s", self.name, error, pause)
                 await asyncio.sleep(pause)
 
@@ -727,11 +738,13 @@ async def forget(redis: Redis, registry: Registry, life: Life) -> None:
 async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:
     logs.note(pipeline=store.name)
     try:
-        orders = await in_store(store.commands.orders)
-        definition = await in_store(store.definition, orders.definition)
+        version = (await in_store(store.commands.orders)).definition
+        definition = await in_store(store.definition, version)
+        if definition is None and await in_store(store.deleting):  # a leader before has removed all but the first
+            version, definition = 1, await in_store(store.definition, 1)
         if definition is not None:
             config = PipelineConfig.from_definition(definition)
-            await Pipeline(host, store, config, environment, orders.definition).run()
+            await Pipeline(host, store, config, environment, version).run()
     except Exception as error:  # a failed pipeline must not affect the others
         unknown = not isinstance(error, (CutlineError, OSError))
         log.error("pipeline %s stopped: %s; trying again in 5 s", store.name, error, exc_info=unknown)

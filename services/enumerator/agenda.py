@@ -137,7 +137,7 @@ class Taken:
     """A command whose turn has come.
 
     `orders`: the standing orders after it. `base`, `settings`, `anew`: of the epoch that it awaits; `begun`: that epoch
-    is on its way.
+    is on its way. `unkept`: the checkpoint that it awaits is no savepoint.
     """
 
     command: Command
@@ -147,6 +147,7 @@ class Taken:
     settings: Settings | None = None
     anew: bool = False
     begun: bool = False
+    unkept: bool = False
     state: State = "done"
     cause: str | None = None
     remedy: str | None = None
@@ -273,7 +274,7 @@ class Agenda:
         if request is None or not _is_ours(request):
             return request is not None
         taken = self._requested(request)
-        return taken is not None and taken.command.kind in KEEPING_KINDS
+        return taken is not None and taken.command.kind in KEEPING_KINDS and not taken.unkept
 
     def name_of(self, request: str | None) -> str | None:
         """The name of the savepoint that answers this request."""
@@ -402,16 +403,20 @@ class Agenda:
         taken.answer("done", result={"checkpoint": slot, "name": taken.command.arguments.get(name) if name else None})
 
     def give_up(self, request: str, at: Position | None) -> bool:
-        """The source has fallen silent inside a transaction, at this place; False if no command has this request."""
+        """The source has fallen silent inside a transaction, at this place. True if the request is answered: it fails,
+        or the checkpoint at hand will do, as for a stop without a savepoint's name; False if no command has it."""
         taken = self._requested(request)
         if taken is None:
             return False
+        if taken.command.kind == "stop" and taken.command.arguments.get("savepoint") is None:
+            taken.unkept = True
+            return True
         place = "" if at is None else f" at {at.file}:{at.offset}"
         cause = (
             f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
             " savepoint"
         )
-        way = "; or pause the pipeline, then stop it" if taken.command.kind == "stop" else ""
+        way = ", or stop it without a savepoint's name" if taken.command.kind == "stop" else ""
         taken.answer("failed", cause, f"see that the source answers, and ask again{way}")
         return True
 

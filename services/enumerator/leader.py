@@ -90,7 +90,7 @@ from cutline.services.enumerator.machine import Enumerator
 GATHER_SECONDS = 10.0  # the longest wait for the configured number of members
 SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members change
 SOON_SECONDS = 1.0  # the interval while a table that turned live, or the backlog of a stopped time, is not shown
-SILENT_SECONDS = 10.0  # a savepoint fails once checkpoints have been at one place inside a transaction for so long
+SILENT_SECONDS = 10.0  # checkpoints at one place inside a transaction for so long: the source is silent
 DOUBT_SECONDS = 10.0  # how long a checkpoint may take before the journal is read again
 MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
 MENDED_SECONDS = 120.0  # a checkpoint this late in an epoch ends a row of halts: by then a reader is sure of a loss
@@ -321,6 +321,8 @@ class Leader:
                 return f"a person: the pipeline is {self.agenda.standing.mode}"
             case LeaderState.LEADING if self.in_flight is not None and now - self.started_at > DOUBT_SECONDS:
                 return self._late(self.in_flight[0], now - self.started_at)
+            case LeaderState.LEADING if self._inside is not None and now - self._inside[1] > SILENT_SECONDS:
+                return self._silent(*self._inside, now)
         return None
 
     def _late(self, slot: int, seconds: float) -> str:
@@ -329,6 +331,12 @@ class Leader:
         if self.enumerator is not None and (collecting := self.enumerator.collecting) is not None:
             awaited = f"the part of {', '.join(collecting.missing(self.enumerator.plan.topology))}"
         return f"checkpoint {slot}, begun {seconds:.0f} s ago: it lacks {awaited}"
+
+    @staticmethod
+    def _silent(at: Position | None, since: float, now: float) -> str:
+        """The source has sent the beginning of a transaction, and nothing more."""
+        place = "" if at is None else f" at {at.file}:{at.offset}"
+        return f"the rest of the transaction{place}: the source has sent nothing for {now - since:.0f} s"
 
     @property
     def limits(self) -> Limits:
@@ -644,6 +652,9 @@ class Leader:
             self._last_asked = True
             self.requests.append(THE_STOP)
         interval = self.settings.interval_seconds
+        if self._inside is not None and not self.enumerator.moved:
+            # The next cut would be this one again. None of them is published, so retention would never remove them.
+            interval = max(interval, self.started_at - self._inside[1])
         if self.enumerator.news:
             interval = min(interval, SOON_SECONDS)
         if self.enumerator.commands_done != self.kept_commands or self.enumerator.wanted:
@@ -670,10 +681,12 @@ class Leader:
             self._inside = at, now
         if self._inside is not None and self.agenda.keeps(request) and request is not None:
             # It will not be published: keep the next one instead, while the source goes on.
-            self.in_flight, self._keep_at = (order.slot, None), now + SOON_SECONDS
-            if now - self._inside[1] < SILENT_SECONDS or not self.agenda.give_up(request, at):
-                self.requests.insert(0, request)
-            request = None
+            given_up = now - self._inside[1] >= SILENT_SECONDS and self.agenda.give_up(request, at)
+            if not given_up or not self.agenda.awaits(request):
+                self.in_flight, self._keep_at = (order.slot, None), now + SOON_SECONDS
+                if not given_up:
+                    self.requests.insert(0, request)
+                request = None
         entry = dataclasses.replace(
             order.entry,
             epoch=self.epoch,

@@ -123,6 +123,7 @@ MAX_ATTEMPTS = 5  # at one split in one epoch
 STOP_SECONDS = 1.0  # between two questions whether the source has passed the stop
 AWAITED_SECONDS = 5.0  # between two looks at tables that do not exist or can't be read
 NEW_TABLES_SECONDS = 10.0  # between two looks for new tables
+_NO_PROGRESS = (PartSaved, SplitsWanted, SplitReleased, SplitFailed)  # messages that a source which hangs may bring too
 
 
 class Enumerator:
@@ -147,7 +148,8 @@ class Enumerator:
         self._stop_due: float | None = 0.0  # when to ask for the stop's place; None while an answer is awaited
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
-        self.news = False  # since the newest checkpoint began a table turned live, or the stream caught up
+        self.news = False  # since the newest checkpoint began a table turned live, or the stream caught up or goes on
+        self.moved = True  # since then there was progress of a table or of the stream
         self.wanted = False  # since then a reader asked for the next one
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
@@ -220,7 +222,9 @@ class Enumerator:
                 self.limits = limits
                 return self.throttle()
             case MessageReceived(channel=channel, message=message):
-                return self._message(channel, message, now)
+                effects = self._message(channel, message, now)
+                self.moved = self.moved or not isinstance(message, _NO_PROGRESS)
+                return effects
             case PartStored(checkpoint=checkpoint, ref=ref):
                 self._in_flight(checkpoint).take_own(ref)
                 return self._complete(now)
@@ -638,7 +642,7 @@ class Enumerator:
     def begin(self, checkpoint: int, now: float) -> None:
         """Collect for `checkpoint` from here on. Called just before `Process.start`."""
         self.collecting = Collecting(checkpoint=checkpoint, started_at=now)
-        self.news = self.wanted = False
+        self.news = self.moved = self.wanted = False
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """Every reader's marker is back."""

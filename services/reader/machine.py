@@ -28,7 +28,8 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
   ends with it; while a marker waits, a cursor that has ended its transaction waits for the other. So each marker is
   taken at the next end of a transaction, however long a load lasts.
 - A marker does not wait for a source that has fallen silent inside a transaction, since a pause would wait with it: it
-  is taken there once no row has come for STILL_SECONDS, and after LONGEST_SECONDS in any case.
+  is taken there once no row has come for STILL_SECONDS, and after LONGEST_SECONDS in any case. The leader then takes
+  ever fewer checkpoints, until it hears that the source goes on.
 - A reader that has sent as many rows as it may without a complete checkpoint waits for one (unsaved.py); markers pass.
 - Beginning anew. Where the source no longer has what follows a position, an epoch can begin the split anew: no table
   and no cursor is left, and the first table of a new generation sets main's place. Only `_seq` goes on.
@@ -164,6 +165,7 @@ class Reader:
         self._now = 0.0  # at the last fact
         self._moved = False  # a cursor has, by the fact at hand
         self._still = 0.0  # seconds since a cursor last moved, while one is asked
+        self._was_silent = False  # a marker was taken inside a transaction of which no more came
         self._waited = 0.0  # seconds that the marker has waited
         # Splits so far of tables whose list comes in several messages; no marker comes between these.
         self._arriving: dict[str, tuple[CompletedSplit, ...]] = {}
@@ -357,11 +359,12 @@ class Reader:
         if cursor is None or not cursor.asked:
             raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
         self._moved = event.position != cursor.position
+        resumes, self._was_silent = self._moved and self._was_silent, self._was_silent and not self._moved
         cursor.take(event)
         if event.cursor == MAIN and event.stopped:
             # That read may have begun before the place of the stop was known.
             self.at_stop = self._asked_stop == self._stop()
-        effects: list[Effect] = []
+        effects: list[Effect] = [Send(receiver=ENUMERATOR, message=StreamCaughtUp())] if resumes else []
 
         def table_of(item: ChangeBatch | SchemaChanged | TableFaulted) -> StreamTable | None:
             """The table, if this read was for it: not excluded, and of no newer generation."""
@@ -641,6 +644,8 @@ class Reader:
         """Whether every cursor is between two transactions, or inside one whose end can't be waited for."""
         given_up = self._still >= STILL_SECONDS or self._waited >= LONGEST_SECONDS
         self._marker_waits = not given_up and not all(map(self._cuts, self.cursors.values()))
+        inside = any(cursor.position.inside for cursor in self.cursors.values())
+        self._was_silent = self._was_silent or (inside and self._still >= STILL_SECONDS)
         return not self._marker_waits
 
     def _cuts(self, cursor: Cursor) -> bool:

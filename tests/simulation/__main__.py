@@ -17,12 +17,15 @@ from typing import Any
 
 from tests.simulation.bites import BITES
 from tests.simulation.channeling import ChannelWorld
+from tests.simulation.living import LivesWorld
 from tests.simulation.storing import StoreWorld
 from tests.simulation.stream import StreamWorld
 from tests.simulation.world import Shape, World
 
-WORLDS: dict[str, Any] = {"mesh": World, "stream": StreamWorld, "store": StoreWorld, "channels": ChannelWorld}
-EVERY = {"mesh": 1, "stream": 2, "store": 4, "channels": 4}
+WORLDS: dict[str, Any] = {
+    "mesh": World, "stream": StreamWorld, "store": StoreWorld, "channels": ChannelWorld, "lives": LivesWorld,
+}  # fmt: skip
+EVERY = {"mesh": 1, "stream": 2, "store": 4, "channels": 4, "lives": 20}
 """In a sweep of all worlds, every how many seeds have this one; in a sweep of one world each seed has it."""
 SEEDS = 2000
 ENFORCED_SEEDS = 1000  # from so many seeds on, a counter that stays 0 fails the sweep

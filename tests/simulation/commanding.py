@@ -248,13 +248,6 @@ class Operators:
 
     # --- what must hold ---
 
-    @property
-    def restores(self) -> bool:
-        """Whether a restore is under way, within the grace period of what it needs."""
-        newest = self.store.commands.newest_outcome()
-        commands = self.store.commands.list(after=0 if newest is None else newest.n)
-        return self.orders.base is not None or any(command.kind == "restore" for command in commands)
-
     def outcome_is_sound(self, outcome: Outcome) -> None:
         """Outcomes come in order, and what is done is durable: a command about tables is in the part of a checkpoint on
         the chain, a savepoint is a kept entry, a restore has its epoch, and so has a definition."""
@@ -288,6 +281,8 @@ class Operators:
                 raise Failure(f"command {n} ({kind}) is done, and {entry} is no savepoint")
         if kind == "restore" and outcome.orders.mode == "running":
             base = command.arguments["checkpoint"]
+            later = (e for e in journal.values() if isinstance(e, CheckpointEntry) and e.slot > base)
+            world.count["restore from an older checkpoint"] += any(later)
             if not any(isinstance(e, EpochEntry) and e.base == base for e in journal.values()):
                 raise Failure(f"command {n} restored checkpoint {base}, and no epoch starts from it")
         if kind == "read_again" and not outcome.orders.anew:

@@ -14,6 +14,7 @@ from cutline.common.schema import TableSchema
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
 from cutline.common.store.records import CheckpointEntry, Entry, Publication, StagedFile, Work
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.retention import tags_of
 from tests.simulation import checks
 from tests.simulation.source import Row
 
@@ -35,11 +36,17 @@ class SimulatedLake:
     snapshots: dict[int, Rows] = field(default_factory=dict)
     main: dict[str, MainBranch] = field(default_factory=dict)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
+    made: dict[int, tuple[str, float]] = field(default_factory=dict)  # of each snapshot its table, and when
+    branches: dict[str, dict[str, int]] = field(default_factory=dict)  # by table and name
+    tags: dict[str, dict[str, int]] = field(default_factory=dict)
+    numbers: int = 0
 
-    def put(self, rows: Rows) -> int:
-        number = len(self.snapshots) + 1
-        self.snapshots[number] = rows
-        return number
+    def put(self, rows: Rows, table: str, branch: str, now: float) -> int:
+        """Commit a snapshot to a branch of a table."""
+        self.numbers += 1
+        self.snapshots[self.numbers], self.made[self.numbers] = rows, (table, now)
+        self.branches.setdefault(table, {})[branch] = self.numbers
+        return self.numbers
 
 
 def applied(
@@ -91,6 +98,7 @@ class SparkWriter:
         self.pending: Batch | None = None  # applied, to be published
         self.overtaken = False  # by publications before that one, at the last look
         self.to_show: Publication | None = None
+        self.upkeep = world.upkeeping.of(self)
 
     def start(self) -> None:
         """Branch from the newest publication on the chain, and repeat the steps that follow from it."""
@@ -104,6 +112,8 @@ class SparkWriter:
             for table, published in self.published.tables.items():
                 if published.work is not None:
                     self.work[table] = published.work
+                    if published.work.snapshot_id not in self.world.lake.snapshots:
+                        raise checks.Failure(f"publication {newest} goes on from a snapshot of {table} that is gone")
             self.to_show = self.published
 
     def chain(self, published: Any = ()) -> Chain:
@@ -116,21 +126,6 @@ class SparkWriter:
 
     def back_to(self, checkpoint: int) -> Chain:
         return self.chain([checkpoint])
-
-    def retire(self) -> None:
-        """Remove what only older publications need, as upkeep does after a while."""
-        world = self.world
-        numbers = [n for n in self.store.publication_numbers() if n in self.chain(self.store.publication_numbers())]
-        if len(numbers) < 3 or self.published is None:
-            return
-        if any(slot not in world.store.journal for slot in world.older_restores):
-            return  # an operator restores a checkpoint within the grace period, which must still be there
-        if world.operators.restores:
-            return
-        world.retired = max(world.retired, numbers[-3])
-        kept = {n for n in numbers if (record := self.store.publication(n)) is not None and record.kept}
-        self.store.retire(numbers[-3], kept)
-        world.count["what older restores needed is removed"] += 1
 
     def step(self) -> str:
         """One step: start, apply, publish or move. Returns "again" if this start must end and another begin."""
@@ -170,6 +165,11 @@ class SparkWriter:
         for table, entered in batch.entries[-1].tables.items():
             done = self.work.get(table)
             fresh = done is None or done.generation != entered.generation
+            if done is not None and not fresh and done.snapshot_id not in world.lake.snapshots:
+                if self.w == world.store.claims:
+                    raise checks.Failure(f"the work of the newest start on {table} has expired")
+                world.count["Spark writer: its work has expired"] += 1  # so another is far ahead
+                return "again"
             rows: Rows = {} if fresh or done is None else world.lake.snapshots[done.snapshot_id]
             staged = []
             for entry in batch.entries:
@@ -180,8 +180,9 @@ class SparkWriter:
                 keyless = not world.lake.schemas[entered.schema or ""].key
                 rows = applied(rows, staged, world.store.rows, world.count, keyless=keyless)
             if staged or fresh or done is None:
+                self.upkeep.note_applied(table)
                 self.work[table] = Work(
-                    snapshot_id=world.lake.put(rows),
+                    snapshot_id=world.lake.put(rows, table, f"staging_{self.w}", world.now),
                     branch=f"staging_{self.w}",
                     generation=entered.generation,
                     schema=entered.schema or "",
@@ -234,6 +235,13 @@ class SparkWriter:
                 world.count["main goes back over an older restore"] += 1
                 world.versions.pop(table, None)
             snapshot = published.main.snapshot_id
+            if snapshot not in world.lake.snapshots:
+                if own and self.w == world.store.claims:
+                    raise checks.Failure(f"publication {record.n} shows snapshot {snapshot} of {table}, which is gone")
+                moved &= not own  # of an older publication, or of a start that others have left far behind
+                continue
+            if record.kept:
+                world.lake.tags.setdefault(table, {}).update(tags_of(record, table))
             world.lake.main[table] = MainBranch(snapshot, (self.w, record.n))
             checks.no_key_goes_back(world, table, record.n, world.lake.snapshots[snapshot])
         return moved

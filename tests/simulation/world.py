@@ -45,6 +45,7 @@ from cutline.services.enumerator.events import (
     AskSparkWriter,
     BoundFound,
     CloseEpoch,
+    DeletePipeline,
     DescribeTable,
     Dismiss,
     EntryRefused,
@@ -94,11 +95,13 @@ from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.records import LIFE
-from tests.simulation import checks
+from tests.simulation import checks, upkeeping
 from tests.simulation.checks import Failure, chain
 from tests.simulation.commanding import Operators
+from tests.simulation.hanging import Hanging
 from tests.simulation.lake import SimulatedLake, SparkWriter
 from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, SimulatedSource, Txn
+from tests.simulation.upkeeping import Upkeeping
 
 LEASE_SECONDS = 5.0
 LEAVE_SECONDS = 8.0
@@ -299,7 +302,6 @@ class SimulatedService:
     # a leader's
     leader: Leader | None = None
     held_seen: float = -100.0
-    wants_older: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +401,6 @@ class World:
         self.halts_expected = False
         self.schemas: dict[str, TableSchema] = {}  # that parts have named
         self.retired = 0  # the publication behind which records were removed
-        self.older_restores: list[int] = []  # epochs whose base was an older one on request
         self.facts: list[tuple[str, Event]] = []
         self.versions: dict[str, dict[Any, Any]] = {}
         self.quarantined: set[str] = set()
@@ -426,6 +427,8 @@ class World:
             self.known_tables.pop()  # created later, as far as the pipeline can tell
         self.keyless = self.rng.random() < 0.1
         self.operators = Operators(self)
+        self.hanging = Hanging(self)
+        self.upkeeping = Upkeeping(self)
 
     # --- time ---
 
@@ -473,14 +476,16 @@ class World:
             self.at(rng.uniform(0.5, shape.chaos), self.ask_savepoint)
         self.operators.begin(begin, shape.chaos)
         self.at(shape.chaos, self.calm)
-        deadline = shape.chaos + 200.0
-        while self.heap and not self.finished:
-            self.now, _, call, args = heapq.heappop(self.heap)
-            self.events += 1
-            if self.now > deadline or self.events > 60_000:
-                raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
-            call(*args)
-        checks.journal_is_of_one_line(self)
+        deadline = shape.chaos + 200.0 + self.hanging.seconds
+        with upkeeping.simulated(self):
+            while self.heap and not self.finished:
+                self.now, _, call, args = heapq.heappop(self.heap)
+                self.events += 1
+                if self.now > deadline or self.events > 60_000 + 500 * self.hanging.seconds:
+                    raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
+                call(*args)
+            checks.journal_is_of_one_line(self)
+            upkeeping.nothing_old_is_left(self)
 
     def start_all(self) -> None:
         shape = self.shape
@@ -501,7 +506,10 @@ class World:
                 self.replace(role)
         if not any(self.sparks):
             self.start_spark()
-        self.at(1.0, self.stop_writing)
+        if self.hanging.planned:
+            self.hanging.arm()
+        else:
+            self.at(1.0, self.stop_writing)
         self.at(0.5, self.operators.settle)
 
     def stop_writing(self) -> None:
@@ -553,6 +561,9 @@ class World:
 
     def write(self) -> None:
         if not self.writing:
+            return
+        if self.hanging.hangs:
+            self.at(1.0, self.write)
             return
         rng, source = self.rng, self.source
         chance = rng.random()
@@ -902,6 +913,17 @@ class World:
         elif role == "enumerator" or sum(s.alive and s.role == role for s in self.services) < 4:
             self.start_service(role)
 
+    def ask_source(self, service: SimulatedService, event_of: Callable[[], Event | None]) -> None:
+        """Ask the source a question; one that hangs answers once it goes on."""
+
+        def answer() -> Event | None:
+            if not self.hanging.hangs:
+                return event_of()
+            self.later(service, 1.0, answer)
+            return None
+
+        self.later(service, self.lag(2), answer)
+
     def later(self, service: SimulatedService, delay: float, event_of: Callable[[], Event | None]) -> None:
         """Do slow work in the background; its answer is dropped if the epoch that asked is over."""
         token = service.token
@@ -996,28 +1018,28 @@ class World:
                 service.token = None
             case Dismiss(before=before):
                 self.dismiss(before)
+            case DeletePipeline() if self.hanging.hangs:
+                self.hanging.deleting = True
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
                 self.operators.carry_out(service, effect)
             case FindPlace(table_id=table, generation=generation, low=low):
-                self.later(service, self.lag(2), lambda: self.find_place(table, generation, low))
+                self.ask_source(service, lambda: self.find_place(table, generation, low))
             case FindTables(begins=begins, known=known):
                 starts = begins and self.shape.start and not effect.anew
                 start = self.source.start(self.shape.start) if starts else (None, None)
                 if start[0] is not None and service.leader is not None:
                     self.began[service.leader.epoch] = start[0][0]
-                self.later(service, self.lag(2), lambda: self.find_tables(service, begins, known, *start))
+                self.ask_source(service, lambda: self.find_tables(service, begins, known, *start))
             case FindStop(stop=stop):
-                self.later(service, self.lag(2), lambda: self.find_stop(service, stop))
+                self.ask_source(service, lambda: self.find_stop(service, stop))
             case DescribeTable(table_id=table, generation=generation):
-                self.later(
-                    service,
-                    self.lag(2),
-                    lambda: TableDescribed(generation=generation, table=self.table_described(table)),
+                self.ask_source(
+                    service, lambda: TableDescribed(generation=generation, table=self.table_described(table))
                 )
             case FindRange():
-                self.later(service, self.lag(2), lambda: self.find_range(effect))
+                self.ask_source(service, lambda: self.find_range(effect))
             case FindBound():
-                self.later(service, self.lag(2), lambda: self.find_bound(effect))
+                self.ask_source(service, lambda: self.find_bound(effect))
             case _:
                 raise Failure(f"nobody can carry out {effect}")
 
@@ -1140,7 +1162,7 @@ class World:
             locked = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=Remedy.WAIT)
             self.tell(service, service.token, locked)
             return
-        low = self.source.low(self.now)
+        low = None if self.hanging.hangs else self.source.low(self.now)
         if low is None:
             self.at(0.1, self.take_low, service, chunk, connection)
             return
@@ -1157,8 +1179,8 @@ class World:
             self.at(0.05, self.take_low, service, chunk, connection)
             return
         split = chunk["split"]
-        if split.table_id in self.source.frozen:  # the DDL's metadata lock
-            self.count["SELECT waits for a DDL"] += 1
+        if split.table_id in self.source.frozen or self.hanging.hangs:  # the DDL's metadata lock
+            self.count["SELECT waits for a DDL"] += not self.hanging.hangs
             self.at(0.05, self.select, service, chunk, connection)
             return
         chunk["rows"] = self.source.select(split)
@@ -1230,6 +1252,9 @@ class World:
         self.later(service, self.lag(), lambda: event)
 
     def changes_read(self, service: SimulatedService, order: ReadChanges) -> Event | None:
+        if (nothing := self.hanging.read(order)) is not None:
+            self.later(service, 0.5, lambda: nothing)
+            return None
         dump = service.dumps.setdefault(order.cursor, SimulatedDump())
         max_rows = self.rng.randrange(1, self.shape.max_rows + 1)
         try:
@@ -1242,7 +1267,9 @@ class World:
                     self.later(service, self.rng.uniform(0.2, 0.6), lambda: self.changes_read(service, order))
                     return None
                 dump.connection = self.source.connection
+            max_rows = 1 if self.hanging.armed else max_rows
             event = self.source.read(order, dump.prepared, exact=self.shape.exact, max_rows=max_rows)
+            self.hanging.look(event)
         except SourceLost as error:
             self.halts_expected |= self.source.servers > 1 or self.source.purged > 0
             self.count["source refused: its history parted or its identity changed"] += 1
@@ -1391,14 +1418,6 @@ class World:
             anew = last.anew if isinstance(last, EpochEntry) else None
             epoch = journal[last.epoch]
             entered = epoch.command if isinstance(epoch, EpochEntry) else None
-        if service.wants_older and base is not None:
-            service.wants_older = False
-            kept = {n for n, record in self.store.publications.items() if record.kept}
-            older = [n for n in chain(journal) if n < base and (n >= self.retired or n in kept)]
-            if older:
-                base = self.rng.choice(older[-3:])
-                self.older_restores.append(tail + 1)
-                self.count["restore from an older checkpoint"] += 1
         newest = journal[base] if base is not None else None
         answered = newest.request if isinstance(newest, CheckpointEntry) else None
         known = self.operators.read(service)
@@ -1498,8 +1517,8 @@ class World:
         if spark is None:
             return
         did = spark.step()
-        if did == "idle" and self.rng.random() < 0.1:
-            spark.retire()
+        if did != "again":
+            self.upkeeping.do(spark)
         if did == "again":
             self.sparks[index] = None
             self.start_spark()
@@ -1516,6 +1535,9 @@ class World:
                 self.count["zombie Spark writer"] += 1
                 delay += self.rng.uniform(1, 6)
                 self.at(0.5, self.start_spark)
+            elif did == "applied" and luck < 0.08:
+                self.count["long apply"] += 1
+                delay += self.upkeeping.rng.uniform(4, 20)
             elif did == "started" and luck < 0.5:
                 self.count["Spark writer started slowly"] += 1
                 delay += self.rng.uniform(1, 4)
@@ -1720,10 +1742,8 @@ class World:
 
     def fault_older(self) -> None:
         """An operator asks for a restore from an older checkpoint."""
-        holder = self.lease[0]
-        if holder is not None and holder.alive and holder.leader is not None and holder.leader.state == "leading":
-            holder.wants_older = True
-            self.tell(holder, "any", EpochFailed(epoch=holder.epoch, cause="an operator asked for an older checkpoint"))
+        if older := chain(self.store.journal)[:-1]:
+            self.operators.command("restore", checkpoint=self.rng.choice(older[-3:]))
 
     def ask_savepoint(self) -> None:
         """A person commands a savepoint."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import Loss
-from cutline.common.mesh.machine import Effect, Send
-from cutline.common.mesh.messages import Limits, Throttle
+from cutline.common.mesh.machine import Effect, MessageReceived, Send
+from cutline.common.mesh.messages import Limits, StreamCaughtUp, Throttle
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -206,12 +206,12 @@ def test_a_savepoint_keeps_its_checkpoint_under_its_name_and_a_checkpoint_does_n
     assert bench.finish().result == {"checkpoint": 3, "name": None}
 
 
-@pytest.mark.parametrize("kind", ["savepoint", "stop"])
-def test_a_savepoint_fails_where_the_source_is_silent_inside_a_transaction(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "named"), [("savepoint", {}), ("stop", {"savepoint": "before"})])
+def test_a_savepoint_fails_where_the_source_is_silent_inside_a_transaction(kind: str, named: dict[str, str]) -> None:
     """Each checkpoint is inside the same transaction at the same place: none can be published, so none is kept."""
     bench = Operated(interval=SOON_SECONDS / 4)
     bench.lead()
-    bench.command(kind)
+    bench.command(kind, **named)
     bench.wait(0.2)
     began, tried = bench.now, 0
     while not bench.outcomes():
@@ -228,6 +228,44 @@ def test_a_savepoint_fails_where_the_source_is_silent_inside_a_transaction(kind:
     bench.wait(100)
     assert bench.leader.in_flight is not None
     assert bench.leader.in_flight[1] is None
+
+
+def test_a_stop_without_a_savepoints_name_ends_where_the_source_is_silent_inside_a_transaction() -> None:
+    """1. Its checkpoints are inside the same transaction at the same place. 2. So the next one, which is not kept, ends
+    the epoch."""
+    bench = Operated(interval=SOON_SECONDS / 4)
+    bench.lead()
+    bench.command("stop", savepoint=None)
+    bench.wait(0.2)
+    began = bench.now
+    while not bench.outcomes():
+        entry = bench.complete(inside=True)
+        assert entry.kept is False
+        bench.written()
+        bench.wait(SOON_SECONDS + 0.1)
+        assert bench.now < began + SILENT_SECONDS + 5
+    outcome = bench.finish()
+    assert (outcome.state, outcome.orders.mode, bench.leader.state) == ("done", "stopped", "stopped")
+    assert outcome.result == {"checkpoint": entry.slot, "name": None}
+
+
+def test_a_source_that_is_silent_inside_a_transaction_gets_ever_fewer_checkpoints_and_the_status_says_so() -> None:
+    """1. Each checkpoint is at the same place. 2. A day of it makes a few entries. 3. The stream goes on, and a
+    checkpoint comes at once."""
+    bench = Operated(interval=1.0)
+    bench.lead()
+    for _ in range(24 * 3600):
+        bench.wait(1.0)
+        if bench.leader.in_flight is not None:
+            bench.complete(inside=True)
+            bench.written()
+    assert bench.leader.tail < 30
+    assert "the source has sent nothing for 86" in (bench.leader.waiting_for(bench.now) or "")
+    bench.tell(MessageReceived(channel="reader-0", message=StreamCaughtUp()))
+    bench.wait(SOON_SECONDS + 0.1)
+    assert bench.complete().inside is False
+    bench.written()
+    assert bench.leader.waiting_for(bench.now) is None
 
 
 def test_a_savepoint_waits_while_the_source_goes_on_inside_a_large_transaction() -> None:

@@ -586,6 +586,23 @@ def test_once_an_epoch_the_stream_tells_that_it_has_read_what_waited_for_it() ->
     assert sent(bench.read(600, rows=2, idle=True), StreamCaughtUp) == []
 
 
+def test_a_stream_that_goes_on_after_a_silence_inside_a_transaction_tells_so_once() -> None:
+    """1. A marker is taken inside a transaction of which no more comes. 2. The next row is news."""
+    bench = ReaderBench()
+    bench.include()
+    bench.read(120, idle=True)
+
+    def read(rows: int) -> list[Any]:
+        return sent(bench.tell(ChangesRead(cursor="main", position=place(150, rows=rows), rows=1)), StreamCaughtUp)
+
+    assert read(1) == []
+    bench.get(Marker(checkpoint=1))
+    assert SavePart in [type(effect) for effect in bench.wait(STILL_SECONDS + 1)]
+    assert read(1) == []
+    assert read(2) == [StreamCaughtUp()]
+    assert read(3) == []
+
+
 def test_a_stream_for_which_nothing_waited_tells_nothing() -> None:
     bench = ReaderBench()
     bench.include()

@@ -1,0 +1,528 @@
+"""Pipelines that are deleted and made again under one name, under seeds: the real enumerator service (its `main`), the
+real server of the Spark writer (`serve`, with each start, its upkeep and its purge) and the real store, as processes of
+tests/simulation/actors.py, around a simulated Redis and a simulated catalogue.
+
+People make a pipeline, pause, restore and resume it, delete it with or without its lake tables, and make another one of
+that name, two or three times; beside it another pipeline of the same services lives on. Processes are suspended in the
+middle of a step and go on long after, or are killed. Checked at each call, and at the end:
+
+- whatever writes or removes does it in the folder, the notes, the streams and the tables of its own life: a life that
+  is not being deleted loses nothing but what its own retention removes, and the other pipeline loses nothing at all;
+- a lake table shows what its own life has written, or what an earlier one left that it took over;
+- what a restore was promised stays until that restore is over;
+- a deletion ends, and so does each command; a wait that lasts says for what;
+- once all that outlived a deletion is over, nothing of an ended life is left, in the store or in Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cutline.common.config.pipeline import RetentionConfig
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.mesh import loop as mesh_loop
+from cutline.common.mesh.parts import Parts
+from cutline.common.schema import TableSchema
+from cutline.common.store import commands as commands_module
+from cutline.common.store import lives as lives_module
+from cutline.common.store import store as store_module
+from cutline.common.store.lives import Key, Life
+from cutline.common.store.records import CheckpointEntry, EpochEntry, Members, TableEntry
+from cutline.common.store.store import PipelineStore
+from cutline.services.enumerator import __main__ as enumerator
+from cutline.services.enumerator import commanding
+from cutline.services.enumerator.events import Plan
+from cutline.services.enumerator.machine import Enumerator
+from cutline.spark_writer import apply, serve, upkeep
+from cutline.spark_writer.iceberg import purging
+from cutline.spark_writer.iceberg.owner import ID
+from tests.binlog_bytes import schema_of
+from tests.simulation.actors import Actors, Event, Process
+from tests.simulation.clock import SimulatedClock, Wrong
+from tests.simulation.surroundings import (
+    Catalogue,
+    Files,
+    Host,
+    Lake,
+    LakeTable,
+    Lease,
+    Pool,
+    Publications,
+    Source,
+    drop_branches,
+    expire,
+    forget,
+    store_of,
+)
+
+TABLE: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t")
+NAMES = ("shop", "other")
+PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=1, exact=False)
+RETENTION = RetentionConfig.model_construct(grace_seconds=6.0, savepoints=2, savepoint_days=None)
+EXPIRE_SECONDS = 4.0
+PATIENCE_SECONDS = 240.0
+"""A deletion ends within this time after the troubles; purging waits for a Spark writer, whose pauses grow to 60 s."""
+QUIET_SECONDS = 45.0
+SWEEP_SECONDS = 15.0
+ENTRIES = 40
+SAYS_SECONDS = 20.0
+
+
+# --- the world ---
+
+
+class LivesWorld:
+    """One seed's run: `run()` raises what was found, or returns."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(f"lives {seed}")
+        self.count: Counter[str] = Counter()
+        self.story: deque[str] = deque(maxlen=400)
+        self.clock = SimulatedClock(now=0.0)
+        self.actors = Actors(rng, self.clock)
+        self.actors.before_turn = self.trouble
+        self.files = Files(self)
+        self.catalogue = Catalogue(self)
+        self.notes: dict[Key, dict[str, Any]] = {}  # in Redis, by life
+        self.streams: dict[Key, int] = {}  # streams of each life, the newest epoch
+        self.leases: dict[str, tuple[str, float]] = {}
+        self.lives: list[Life] = []
+        self.deleting: set[str] = set()  # ids of lives whose deletion a person has commanded
+        self.ended: set[str] = set()
+        self.promised: dict[str, tuple[int, set[str]]] = {}  # by id: a checkpoint to be restored, and what it needs
+        self.silent: dict[Key, tuple[str, float]] = {}  # whose status says nothing, since when
+        self.numbers = 0
+        self.calm = self.over = False
+        self.failing = rng.choice((0.0, 0.0, 0.02, 0.1))  # chance that a call fails
+        self.restless = rng.choice((0.0, 0.002, 0.01))  # chance of a suspension at a call
+        self.down: dict[str, float] = {}  # until when the store, Redis, or the lake answers nobody
+        self.finished = 0
+
+    def tell(self, text: str) -> None:
+        self.story.append(f"{self.clock.now:8.3f} {text}")
+
+    def name(self, role: str) -> str:
+        self.numbers += 1
+        return f"{role}-{self.numbers:03d}"
+
+    def run(self) -> None:
+        rng = self.rng
+        with simulated(self):
+            for _ in range(2):
+                self.begin("enumerator", partial(self.actors.run_loop, enumerator.main))
+            for _ in range(rng.choice((1, 1, 2))):
+                self.begin("spark", self.spark)
+            for name in NAMES:
+                self.actors.start(Process(f"people of {name}"), partial(self.people, name))
+            self.actors.run(lambda: self.over, deadline=3000.0)
+            self.judge()
+
+    def begin(self, role: str, call: Callable[[], None]) -> None:
+        """Start a process; when it is killed, or ends, another one starts."""
+        process = Process(self.name(role))
+
+        def whole() -> None:
+            try:
+                call()
+            except (Unavailable, ConfigError) as error:
+                self.tell(f"{process.name} ends: {error}")
+            finally:
+                self.tell(f"{process.name} is over")
+                process.dead = True
+                self.actors.start(Process("supervisor"), partial(self.begin, role, call), rng_delay)
+
+        rng_delay = self.rng.uniform(0.5, 4.0)
+        self.tell(f"{process.name} starts")
+        self.actors.start(process, whole)
+
+    # --- trouble ---
+
+    def trouble(self, process: Process) -> None:
+        """At a call: the process may be suspended, or killed."""
+        if self.calm or process.name.startswith(("people", "supervisor")):
+            return
+        luck = self.rng.random()
+        if process.name.startswith("enumerator") and self.deleting != self.ended:
+            luck /= 8  # most of what can go wrong goes wrong in the middle of a deletion
+        if luck < self.restless:
+            seconds = self.rng.choice((1.0, 7.0, 40.0)) * self.rng.uniform(0.5, 1.5)
+            process.suspended_until = self.clock.now + seconds
+            self.count[f"lives: {self.role(process)} suspended"] += 1
+            self.tell(f"{process.name} sleeps for {seconds:.1f} s")
+        elif luck < 1.1 * self.restless:
+            self.count[f"lives: {self.role(process)} killed"] += 1
+            self.tell(f"{process.name} is killed")
+            self.actors.kill(process)
+
+    @staticmethod
+    def role(process: Process) -> str:
+        return process.name.partition("-")[0].partition(" ")[0]
+
+    def visit(self, to: str) -> None:
+        """A call to the store, Redis or the lake; Unavailable if it fails."""
+        slow = 0.0 if self.calm or self.rng.random() > 0.01 else self.rng.uniform(0.1, 2.0)
+        self.actors.sleep(slow)
+        process = self.actors.current and self.actors.current.process
+        if self.calm or process is None or process.name.startswith("people"):
+            return
+        if self.failing and self.rng.random() < 0.002:
+            self.down[to] = self.clock.now + self.rng.choice((2.0, 10.0, 45.0))
+            self.count[f"lives: {to} away"] += 1
+        if self.clock.now < self.down.get(to, 0.0) or self.rng.random() < self.failing / 10:
+            raise Unavailable(f"the {to} does not answer")
+
+    # --- people, members ---
+
+    def people(self, name: str) -> None:
+        """Make and delete pipelines of one name."""
+        rng, sleep = self.rng, self.actors.sleep
+        many = rng.choice((2, 2, 3)) if name == NAMES[0] else 1
+        adopt = False
+        for number in range(1, many + 1):
+            sleep(rng.uniform(0.0, 3.0))
+            store = store_of(self).pipeline(name)
+            if not store.define(definition(name, adopt=adopt)):
+                raise Wrong(f"pipeline {name} is made again, and there is one")
+            life = store.life
+            self.lives.append(life)
+            self.count["lives: life begun"] += 1
+            self.tell(f"life {number} of {name} is {life.id}")
+            member = Process(f"member of {life.id}")
+            self.actors.start(member, partial(self.member, store_of(self).open(life), member))
+            for _ in range(rng.randrange(4)):
+                sleep(rng.uniform(0.0, 8.0))
+                self.wish(store, life)
+            sleep(rng.uniform(0.0, 15.0))
+            if number == many:
+                break
+            adopt = not self.delete(store, life)
+        self.finished += 1
+        if self.finished == len(NAMES):
+            self.actors.start(Process("people of the end"), self.end)
+
+    def wish(self, store: PipelineStore, life: Life) -> None:
+        """Pause, restore, resume, in the order in which people do it, and wait for each."""
+        rng = self.rng
+        slots = [slot for slot in store.slots() if isinstance(store.entry(slot), CheckpointEntry)]
+        self.finish(store, "pause")
+        if rng.random() < 0.3:
+            known = store.definition() or {}
+            self.finish(store, "define", definition={**known, "tables": [*known["tables"], f"d.x{rng.randrange(9)}"]})
+        if slots:
+            n = rng.choice(slots)
+            outcome = self.finish(store, "restore", checkpoint=n)
+            self.count[f"lives: restore {outcome.state}"] += 1
+            if outcome.state == "done":
+                entry = store.entry(n)
+                if not isinstance(entry, CheckpointEntry):
+                    raise Wrong(f"checkpoint {n} is to be restored, and is gone")
+                self.promised[life.id] = (n, {path for ref in entry.parts.values() for path in ref.paths})
+                self.actors.sleep(rng.uniform(0.0, 10.0))
+                self.keeps_promise(store, life)
+                self.promised.pop(life.id)
+        # Without members no epoch begins, so that it can be resumed only by what a person says next.
+
+    def keeps_promise(self, store: PipelineStore, life: Life) -> None:
+        """What a restore needs is there."""
+        n, paths = self.promised[life.id]
+        if store.entry(n) is None or not all(f"{life.folder}/{path}" in self.files.files for path in paths):
+            raise Wrong(f"the restore of checkpoint {n} was promised, and what it needs is gone")
+        self.count["lives: promise kept"] += 1
+
+    def finish(self, store: PipelineStore, kind: str, **arguments: Any) -> Any:
+        """Command something and wait for its outcome."""
+        command = store.commands.add(kind, arguments, by="ann", now=self.clock.now)
+        began = self.clock.now
+        while (outcome := store.commands.outcome(command.n)) is None:
+            self.actors.sleep(0.5)
+            if self.calm and self.clock.now - began > 2 * PATIENCE_SECONDS:
+                raise Wrong(f"command {command.n} ({kind}) of {store.key} has no outcome")
+            if self.clock.now - began > PATIENCE_SECONDS:
+                self.calms()
+        self.tell(f"command {command.n} ({kind}) of {store.key} is {outcome.state}")
+        self.count[f"lives: {kind} {outcome.state}"] += 1
+        return outcome
+
+    def calms(self) -> None:
+        """The troubles end."""
+        if not self.calm:
+            self.tell("calm")
+            self.calm = True
+            for actor in self.actors.alive:
+                actor.process.suspended_until = min(actor.process.suspended_until, self.clock.now)
+
+    def delete(self, store: PipelineStore, life: Life) -> bool:
+        """Delete a pipeline, and wait until its name is free; return whether its lake tables are dropped too."""
+        purge = self.rng.random() < 0.6
+        self.deleting.add(life.id)
+        self.tell(f"{life.key} is to be deleted, purge: {purge}")
+        self.promised.pop(life.id, None)
+        store.commands.add("delete", {"purge": purge}, by="ann", now=self.clock.now)
+        began, looking = self.clock.now, store_of(self)
+        while looking.life(life.key) is not None:
+            self.actors.sleep(0.5)
+            waited = self.clock.now - began
+            if waited > PATIENCE_SECONDS:
+                self.calms()
+            if waited > 2 * PATIENCE_SECONDS:
+                raise Wrong(f"{life.key} is still not deleted after {waited:.0f} s: {self.notes.get(life.key)}")
+            self.says_why(life)
+        self.ended.add(life.id)
+        self.silent.pop(life.key, None)
+        self.count[f"lives: deleted {'with' if purge else 'without'} its tables"] += 1
+        self.tell(f"{life.key} is deleted")
+        return purge
+
+    def says_why(self, life: Life) -> None:
+        """A deletion that lasts says in the status for what it waits, as long as Redis answers."""
+        status = self.notes.get(life.key, {}).get("enumerator")
+        fresh = status is not None and self.clock.now - status["at"] < 5.0
+        if status is None or not fresh or status["mode"] != "deleting" or status["waiting_for"]:
+            self.silent.pop(life.key, None)
+            self.count["lives: a deletion says for what it waits"] += fresh
+            return
+        who, since = self.silent.setdefault(life.key, (status["leader"], self.clock.now))
+        if who != status["leader"]:
+            self.silent.pop(life.key)
+        elif self.clock.now - since > SAYS_SECONDS:
+            raise Wrong(f"{who} has been deleting {life.key} for {self.clock.now - since:.0f} s, and says nothing")
+
+    def member(self, store: PipelineStore, process: Process) -> None:
+        """What the mesh writes of one life: an epoch and its checkpoints. It may outlive its pipeline."""
+        rng = self.rng
+        ends_at = float("inf")
+        slot, epoch, base = 0, 0, None
+        self.streams[store.key] = 1
+        try:
+            store.put_schemas([TABLE], epoch=1)
+            while self.clock.now < ends_at and slot < ENTRIES:
+                self.actors.sleep(rng.uniform(0.1, 1.5))
+                if store.id in self.deleting and ends_at == float("inf"):
+                    ends_at = self.clock.now + rng.choice((0.0, 5.0, 30.0))  # a zombie that notices nothing
+                slot += 1
+                if epoch == 0 or rng.random() < 0.05:
+                    made: Any = EpochEntry(
+                        slot=slot, nonce="m", leader="m", base=base, cause="a test", written_at=self.clock.now,
+                        members=Members(enumerator="e", readers=("r",), writers=("w",)),
+                    )  # fmt: skip
+                    epoch = slot
+                else:
+                    made = self.checkpoint(store, slot, epoch)
+                    base = slot
+                store.put_entry(made)
+        except Unavailable:
+            self.tell(f"the member of {store.key} gives up")
+        except ProtocolError:  # its journal is gone
+            if store.id not in self.deleting:
+                raise
+
+    def checkpoint(self, store: PipelineStore, slot: int, epoch: int) -> CheckpointEntry:
+        parts = Parts(store, member="enumerator", epoch=epoch, incarnation="m")
+        part = parts.put(slot, Enumerator(PLAN).snapshot())
+        tables = {"d.t": TableEntry(generation=1, phase="live", schema=TABLE.hash, show=True)}
+        return CheckpointEntry(
+            slot=slot, epoch=epoch, nonce="m", kept=self.rng.random() < 0.1, inside=False, position=None,
+            source_time=None, started_at=0.0, written_at=self.clock.now, staged=(), tables=tables,
+            parts={"enumerator": part},
+        )  # fmt: skip
+
+    def spark(self) -> None:
+        serve.serve(store_of(self), cast(Any, Event(self.actors)))
+
+    def end(self) -> None:
+        """Nobody wants anything more; zombies end, and what is left is swept."""
+        self.actors.sleep(QUIET_SECONDS)
+        self.calms()
+        self.actors.sleep(2 * SWEEP_SECONDS + 15.0)
+        self.over = True
+
+    # --- checks ---
+
+    def life_at(self, path: str) -> Life | None:
+        folder = path.split("/")[0]
+        return next((life for life in self.lives if life.folder == folder), None)
+
+    def written(self, path: str) -> None:
+        life = self.life_at(path)
+        if life is not None and life.id in self.ended:
+            self.count["lives: a zombie wrote into the folder of its ended life"] += 1
+
+    def removing(self, path: str) -> None:
+        """A life that is not being deleted loses only what its retention may remove, and no promise is broken."""
+        life = self.life_at(path)
+        if path.startswith("pipelines/"):
+            if path.endswith((f".{self.newest(path)}.json", f".{self.newest(path)}.ended.json")):
+                raise Wrong(f"{path} is removed, the newest record of its name")
+            return
+        if life is None or life.id in self.deleting:
+            return
+        inside = path.split("/")[1]
+        if inside not in ("journal", "parts", "staged", "publications", "schemas", "spark", "retired", "released"):
+            raise Wrong(f"{path} is removed by {self.who()}, and {life.key} is not to be deleted")
+        promise = self.promised.get(life.id)
+        if promise is not None and path.partition("/")[2] in promise[1]:
+            raise Wrong(f"{path} is removed, which the restore of checkpoint {promise[0]} needs")
+        self.count["lives: retention removed a file"] += 1
+
+    def newest(self, path: str) -> str:
+        name = path.split("/")[1].split(".")[0]
+        numbers = [f.split("/")[1].split(".")[1] for f in self.files.files if f.startswith(f"pipelines/{name}.")]
+        return max(numbers)
+
+    def who(self) -> str:
+        return self.actors.current.process.name if self.actors.current else "nobody"
+
+    def forgets(self, key: Key) -> None:
+        """Only a life that is over loses its notes and streams."""
+        life = next((life for life in self.lives if life.key == key), None)
+        if life is None or life.id not in self.deleting:
+            raise Wrong(f"{self.who()} removes what Redis has of {key}, which is not to be deleted")
+
+    def drops(self, name: str, table: Any) -> None:
+        """Only a table of a life that is being deleted is dropped."""
+        if table.properties[ID] not in self.deleting:
+            raise Wrong(f"{self.who()} drops {name}, of {table.properties[ID]}, which is not to be deleted")
+        if table.properties[ID] in self.ended:
+            raise Wrong(f"{self.who()} drops {name}, whose life has ended")
+        self.count["lives: table dropped"] += 1
+
+    def shown(self, table: LakeTable, snapshot: int) -> None:
+        """A table shows what its own life has written."""
+        owner, by = table.java.properties[ID], table.java.snapshots[snapshot][0]
+        if owner != by:
+            raise Wrong(f"{table.table_id} of {owner} shows what {by} has written")
+        self.count["lives: main moved"] += 1
+
+    def judge(self) -> None:
+        """Every zombie is over: nothing of an ended life is left, and each pipeline of now has all it had."""
+        for life in self.lives:
+            files = [path for path in self.files.files if path.startswith(f"{life.folder}/")]
+            if life.id in self.ended and (files or life.key in self.notes or life.key in self.streams):
+                raise Wrong(f"{life.key} has ended, and {files or 'something in Redis'} is left")
+            if life.id not in self.ended:
+                store = store_of_end(self, life)
+                if f"{life.folder}/pipeline.json" not in self.files.files:
+                    raise Wrong(f"{life.key} has lost its definition")
+                if (n := max(store.publication_numbers(), default=0)) == 0:
+                    self.count["lives: nothing published"] += 1
+                    continue
+                record = store.publication(n)
+                table = self.catalogue.tables.get("d.t") if life.name == NAMES[0] else None
+                if table is not None and record is not None and table.properties[ID] == life.id:
+                    self.count["lives: compared"] += 1
+        self.count["lives: nothing of an ended life is left"] += bool(self.ended)
+
+
+def store_of_end(world: LivesWorld, life: Life) -> PipelineStore:
+    """The store as it is, when no process is left."""
+    world.calm = True
+    world.visit = lambda to: None  # type: ignore[method-assign]
+    return store_of(world).open(life)
+
+
+def definition(name: str, *, adopt: bool) -> dict[str, Any]:
+    """A pipeline's definition."""
+    source = {"host": "h", "user": "u", "password_env": "P", "server_id": 7}
+    sink = {"type": "iceberg", "warehouse": f"/lake/{name}", "adopt": adopt}
+    return {"name": name, "source": source, "tables": ["d.t"], "sink": sink}
+
+
+@contextmanager
+def simulated(world: LivesWorld) -> Iterator[None]:
+    """The services work in this world."""
+    actors = world.actors
+
+    async def drop(redis: Any, key: Key, *, before: int) -> int:
+        world.visit("redis")
+        if before > 10**9:
+            world.forgets(key)
+            world.streams.pop(key, None)
+        return 0
+
+    class Thread:
+        def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
+            self._call, self._actor, self._process = partial(target, *args), None, actors.current.process  # type: ignore[union-attr]
+
+        def start(self) -> None:
+            self._actor = cast(Any, actors.start(self._process, self._call))
+
+        def is_alive(self) -> bool:
+            return self._actor is not None and not self._actor.done
+
+        def join(self) -> None:
+            while self.is_alive():
+                actors.sleep(0.5)
+
+    def started(store: PipelineStore, lake: Any, *, engine: str, retention: Any, clock: Any) -> Any:
+        return apply.Incarnation(store, lake, engine=engine, retention=RETENTION, clock=clock)
+
+    drawn = random.Random(world.rng.random())
+    secrets = SimpleNamespace(token_hex=lambda size: drawn.randbytes(size).hex())
+    threading = SimpleNamespace(Thread=Thread, Event=partial(Event, actors))
+    threads = SimpleNamespace(call=actors.in_thread)
+    lead = partial(serve.Lead)
+    nobody = SimpleNamespace(of=lambda _: None, sweep=lambda _: None)
+    session = SimpleNamespace(start=lambda _: None, for_pipeline=lambda *_: None, first_line=str)
+    new: list[tuple[Any, dict[str, Any]]] = [
+        (lives_module, {"time": world.clock, "secrets": secrets}),
+        (store_module, {"time": world.clock, "secrets": secrets}),
+        (commands_module, {"secrets": secrets}),
+        (mesh_loop, {"time": world.clock, "TICK_SECONDS": 1.0}),
+        (commanding, {"time": world.clock, "in_store": actors.in_thread, "_REMOVING": threads}),
+        (enumerator, {
+            "time": world.clock, "secrets": secrets, "in_store": actors.in_thread, "_SWEEPING": threads,
+            "Host": Host, "Lease": Lease,
+            "SourceReader": Source, "connect": lambda _: world, "Store": lambda _: store_of(world),
+            "channels": SimpleNamespace(drop=drop, free=None), "Environment": _Environment,
+            "SWEEP_SECONDS": SWEEP_SECONDS, "STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5,
+        }),
+        (serve, {
+            "time": world.clock, "threading": threading, "session": session, "_check": lambda _: None,
+            "Lake": partial(Lake, world), "catalogue": SimpleNamespace(faults=lambda *_: []), "Incarnation": started,
+            "Lead": lambda **known: lead(**{name: Event(actors) for name in ("stop", "hand_over", "ended")}, **known),
+        }),
+        (apply, {
+            "time": world.clock, "Publications": Publications, "KeyIndexes": lambda _: nobody,
+            "ThreadPoolExecutor": Pool, "network_volume_of": lambda _: None,
+        }),
+        (upkeep, {
+            "time": world.clock, "threading": threading, "expire": expire, "drop_branches": drop_branches,
+            "remove_orphans": lambda *_, **__: [], "EXPIRE_SECONDS": EXPIRE_SECONDS,
+        }),
+        (purging, {"items": list, "forget": forget}),
+    ]  # fmt: skip
+    before = [(module, {name: vars(module)[name] for name in names}) for module, names in new]
+    for module, names in new:
+        vars(module).update(names)
+    logger = logging.getLogger("cutline")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for module, names in before:
+            vars(module).update(names)
+
+
+class _Environment:
+    readers = writers = 1
+    run = None
+    metrics_tables = 10
+
+    @classmethod
+    def read(cls) -> _Environment:
+        return cls()
+
+    def need_redis_url(self) -> str:
+        return "memory"
+
+    need_store_url = need_redis_url
