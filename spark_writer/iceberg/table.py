@@ -539,7 +539,7 @@ class LakeTable:
         if divided:
             file = {"spec-id": int(spec.specId()), "content": "data", "file-path": "", "file-format": "parquet"}
             file |= {"partition": json.loads(partition), "file-size-in-bytes": 1, "record-count": 1}
-            builder = builder.withPartition(self.calls.file(json.dumps(file)).partition())
+            builder = builder.withPartition(self.calls.file(json.dumps(file), spec).partition())
         return builder.withFileSizeInBytes(size).withMetrics(made).build()
 
     def described(
@@ -548,7 +548,8 @@ class LakeTable:
         """Return Iceberg's DataFile of a Parquet file with these metrics, in a partition if the layout has some; the
         file is not looked at."""
         about = description(path, rows=rows, size=size, metrics=metrics, spec_id=self.spec_id_of(layout))
-        return self.calls.file(json.dumps(about if partition is None else about | {"partition": partition}))
+        spec = None if layout is None else layout.spec
+        return self.calls.file(json.dumps(about if partition is None else about | {"partition": partition}), spec)
 
     def _metrics(self, path: str, config: Any) -> tuple[Any, int]:
         """Return Iceberg's Metrics of a Parquet file by its MetricsConfig, and the file's size."""
@@ -561,7 +562,7 @@ class LakeTable:
     def _delete_file(self, transaction: Any, file: DataFile, vector: Vector) -> Any:
         """Return Iceberg's DeleteFile for a vector of a data file."""
         if vector.length and file.partition is None:
-            return self.calls.file(json.dumps(vector_description(vector, self.metadata().defaultSpecId())))
+            return self.calls.file(json.dumps(vector_description(vector, self.metadata().defaultSpecId())), None)
         spec = transaction.table().spec()
         if vector.length:
             return to_java(self.jvm, spec, file.partition, vector)
