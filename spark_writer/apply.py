@@ -173,8 +173,8 @@ class Incarnation:
         self._to_retry |= set(self.progress.quarantined) if table_id is None else {table_id}
 
     @property
-    def definition(self) -> int:
-        """The version of the definition that the newest epoch uses."""
+    def definition(self) -> int | None:
+        """The version of the definition that the newest epoch uses; None if retention has removed the epoch's entry."""
         return self._journal.definition
 
     def choose(self, table_id: str, choice: str, seen: str) -> None:

@@ -23,10 +23,13 @@ class JournalView:
         self.newest_published = self.chain.newest(published)
         self.definition = self._definition()
 
-    def _definition(self) -> int:
-        """The version of the definition that the newest epoch uses; 1 before the first."""
-        entry = self._entry(self.chain.segments[0][0]) if self.chain.segments else None
-        return entry.definition if isinstance(entry, EpochEntry) else 1
+    def _definition(self) -> int | None:
+        """The version of the definition that the newest epoch uses; 1 before the first, None if retention has removed
+        the epoch's entry."""
+        if not self.chain.segments:
+            return 1
+        entry = self._entry(self.chain.segments[0][0])
+        return entry.definition if isinstance(entry, EpochEntry) else None
 
     def _entry(self, slot: int) -> Entry | None:
         if slot not in self._entries:

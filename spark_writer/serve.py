@@ -252,7 +252,7 @@ class PipelineApplier:
                         break
                     self._carry_out_requests(incarnation)
                     busy = incarnation.step()
-                    if incarnation.definition != version:
+                    if incarnation.definition not in (None, version):
                         logger.info("pipeline %s: its definition has changed; starting again", self._store.name)
                         incarnation.abandon()
                         break

@@ -36,8 +36,8 @@ staged file names it, with hash and size. Names of parts and staged files carry 
 its epoch for the sweep too: the sweep removes only files of older epochs that no entry names, since the running epoch
 may be about to name its own.
 
-Files that only a restore to before publication n needs are removed after it (`retire`), in the order of their numbers.
-So a writer that finds a removed number free also finds the number before it gone, and is refused.
+Files that only a restore to before publication n needs are removed (`retire`) after `retired/` says so. So a writer
+that finds a removed number free is refused: it looks there once it has put its file.
 
 Errors: ProtocolError (the bytes are not those that were written: stop), ConfigError (not writable, another pipeline's,
 another version's), Unavailable (the disk or the object store does not answer, or is full). All functions block: call
@@ -293,7 +293,7 @@ class PipelineStore:
                 self._entries,
                 lambda since, tables: entry.to_json(since=since, tables=tables),
             )
-        if won and slot > 1 and not self._exists(_entry_path(slot - 1)):
+        if won and slot < self.retired()[0]:
             self._folder.remove(_entry_path(slot))  # the journal has gone on long ago
             return False
         if won:
@@ -512,7 +512,8 @@ class PipelineStore:
             self._publications,
             lambda since, tables: record.to_json(since=since, tables=tables),
         )
-        if won and not all(self._exists(_publication_path(base)) for base in self._publications.bases - {record.n}):
+        bases = self._publications.bases - {record.n}
+        if won and (record.n < self.retired()[0] or not all(self._exists(_publication_path(base)) for base in bases)):
             self._folder.remove(_publication_path(record.n))  # others have gone on long ago
             return False
         return won
@@ -686,10 +687,12 @@ class PipelineStore:
         """Return the last checkpoint of which the lake may use chunk files in this store; 0: none.
 
         Cutline's first versions let it do so. Their publications are known by the claim of the start that made them;
-        for those that retention removed there is a record in `used/`.
+        for those that retention removed there is a record in `used/`. A claim that is gone says nothing: retention
+        removed it before its start, far behind all others, published once more.
         """
-        own = {w: (self._get(f"spark/{w:010d}.json") or {}) for w in {body["w"] for body in publications.values()}}
-        theirs = (n for n, body in publications.items() if not own[body["w"]].get("own_files"))
+        claims = {w: self._get(f"spark/{w:010d}.json") for w in {body["w"] for body in publications.values()}}
+        first = {w for w, claim in claims.items() if claim is not None and not claim.get("own_files")}
+        theirs = (n for n, body in publications.items() if body["w"] in first)
         return max((*self._numbers("used"), *theirs), default=0)
 
     def _retire_entries(

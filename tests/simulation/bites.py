@@ -324,7 +324,6 @@ LIVES = tuple(
         "nothing of an ended life is left",
         "pause done",
         "promise kept",
-        "publications of an earlier life refused",
         "redis away",
         "restore done",
         "retention removed a file",

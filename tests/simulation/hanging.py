@@ -113,6 +113,8 @@ class Hanging:
             self.end, {"name": "x"}
         )
         command = self.world.operators.command(self.end, **arguments)
+        if self.end == "delete":  # and nobody can want anything after it
+            self.world.operators.command("limits", rows_per_second=None, bytes_per_second=None)
         self.world.at(PATIENCE_SECONDS, self.is_done, command)
 
     def is_done(self, command: Command) -> None:

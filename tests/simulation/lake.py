@@ -159,7 +159,7 @@ class SparkWriter:
         for entry in batch.entries:
             world.lake.schemas.update(self.store.schemas(entry.schemas - world.lake.schemas.keys()))
         files = [file.path for entry in batch.entries for file in entry.staged if file.rows]
-        if self.done < world.retired and not all(world.store.memory.exists(f"shop/{path}") for path in files):
+        if self.done < world.retired and not all(world.store.has(path) for path in files):
             world.count["Spark writer: what it was to apply is removed"] += 1  # so another is far ahead
             return "again"
         for table, entered in batch.entries[-1].tables.items():

@@ -462,7 +462,7 @@ def simulated(world: LivesWorld) -> Iterator[None]:
                 actors.sleep(0.5)
 
     def started(store: PipelineStore, lake: Any, *, engine: str, retention: Any, clock: Any) -> Any:
-        return apply.Incarnation(store, lake, engine=engine, retention=RETENTION, clock=clock)
+        return apply.Incarnation(store, lake, engine=engine, retention=RETENTION, clock=world.clock.time)
 
     drawn = random.Random(world.rng.random())
     secrets = SimpleNamespace(token_hex=lambda size: drawn.randbytes(size).hex())

@@ -40,9 +40,12 @@ def test_a_seed_replays_exactly(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
+        ("lives", 12),  # a Spark writer started again and again, once the newest epoch's entry was removed
         ("lives", 29),  # a deletion waited for the store and said nothing
         ("lives", 53),  # a deletion whose leader died among the journal's files never ended
         ("lives", 43),  # nor did one of which the definition in force was removed already
+        ("mesh", 182),  # chunk files stayed for ever after a start far behind had published once more
+        ("mesh", 895),  # a slot of the journal was given twice, once retention had removed its entry
         ("mesh", 473),  # a source that hung inside a transaction got checkpoints without end
         ("mesh", 135),  # and the pipeline could not be stopped
     ],

@@ -188,17 +188,22 @@ class SimulatedStore:
             return False
         if self.open().publication(record.n) != record:
             raise Failure(f"publication {record.n} reads otherwise than it was written")
+        if record.n < (oldest := self.open().retired()[0]):
+            raise Failure(f"publication {record.n} is made, and retention has removed all before {oldest}")
         self.publications[record.n] = record
         return True
 
     def stage(self, name: str, *, epoch: int, incarnation: str, rows: list[Any]) -> PartRef:
         path = f"staged/{file_name(name, epoch=epoch, incarnation=incarnation)}"
         self.files[path] = rows
-        self.memory.create(f"shop/{path}", b"rows")
+        self.memory.create(f"{LIFE.folder}/{path}", b"rows")
         return PartRef(path=path, sha256="", size=len(rows))
 
+    def has(self, path: str) -> bool:
+        return self.memory.exists(f"{LIFE.folder}/{path}")
+
     def rows(self, path: str) -> list[Any]:
-        if not self.memory.exists(f"shop/{path}"):
+        if not self.has(path):
             raise Failure(f"the staged file {path} was removed, and is to be applied")
         return self.files[path]
 
@@ -1508,7 +1513,7 @@ class World:
     # --- Spark ---
 
     def start_spark(self) -> None:
-        self.store.claims += 1
+        self.store.claims = self.store.open().claim()
         self.sparks.append(SparkWriter(self, self.store.claims))
         self.at(self.lag(5), self.step_spark, len(self.sparks) - 1)
 

@@ -198,24 +198,44 @@ def test_text_of_any_kind_comes_back_as_written(shop: PipelineStore) -> None:
     assert shop.entry(1) == entry
 
 
-def test_an_entry_stays_whose_predecessor_can_not_be_looked_at(
+def test_an_entry_stays_where_the_store_can_not_tell_what_retention_removed(
     files: PipelineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry is withdrawn where the one before it is gone: then the journal went on long ago. A disk that fails is no
-    sign of that, and others may have read the entry by then."""
+    """An entry is withdrawn where retention has removed its slot: then the journal went on long ago. A disk that fails
+    is no sign of that, and others may have read the entry by then."""
     files.put_entry(epoch(1))
-    lstat = os.lstat
+    listdir = os.listdir
 
-    def failing(path: Any, **options: Any) -> os.stat_result:
-        if str(path).endswith("0000000001.json"):
+    def failing(path: Any) -> list[str]:
+        if str(path).endswith("retired"):
             raise OSError(5, "Input/output error")
-        return lstat(path, **options)
+        return listdir(path)
 
     with monkeypatch.context() as broken:
-        broken.setattr(os, "lstat", failing)
+        broken.setattr(os, "listdir", failing)
         with pytest.raises(Unavailable):
             files.put_entry(checkpoint(2, 1))
     assert files.entry(2) == checkpoint(2, 1)
+
+
+def test_a_slot_or_a_publication_that_retention_removed_is_given_to_nobody(files: PipelineStore) -> None:
+    """1. Slot 3 is kept, a savepoint. 2. Retention removes what is before slot 6, also slot 4. 3. A leader that knows
+    nothing after slot 3 wakes, and a Spark writer that is as far behind."""
+    late = PipelineStore(files._folder)
+    late_spark = PipelineStore(files._folder)
+    files.put_entry(epoch(1))
+    for slot in range(2, 7):
+        assert files.put_entry(checkpoint(slot, 1, kept=slot == 3))
+        if slot == 3:
+            assert late.last_slot() == 3
+    for n in (2, 3, 6):
+        assert files.publish(published(n))
+    files.retire(6, {3})
+    assert 4 not in files.slots()
+    assert not late.put_entry(epoch(4, base=3, nonce="late"))
+    assert not late_spark.publish(published(4))
+    assert files.entry(4) is None
+    assert files.publication(4) is None
 
 
 def test_an_entry_in_another_ones_place_stops_the_reader(files: PipelineStore) -> None:

@@ -524,15 +524,14 @@ MUTANTS = (
     mutant(
         "a deposed leader's slow entry takes a slot whose entry was removed",
         STORE,
-        "        if won and slot > 1 and not self._exists(",
-        "        if False and not self._exists(",
-        first=50,
+        "        if won and slot < self.retired()[0]:\n",
+        "        if False:\n",
+        first=890,
     ),
     mutant(
-        "a publication stays though what it builds on is removed",
+        "a publication of a start far behind stays though retention removed its number",
         STORE,
-        "        if won and not all(",
-        "        if False and not all(",
-        first=2535,
+        "        if won and (record.n < self.retired()[0] or not all(",
+        "        if False and (record.n < self.retired()[0] or not all(",
     ),
 )
