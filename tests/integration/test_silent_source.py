@@ -82,7 +82,9 @@ class Line:
                         self.silent.set()
                         self._way(self.server)
                 other_end.sendall(data)
-            other_end.shutdown(socket.SHUT_RDWR)
+        for end in (one_end, other_end):  # whoever still writes to the one learns that the other has gone
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def commit(writing: Connection[Any]) -> None:
