@@ -163,10 +163,9 @@ LIVES: tuple[Mutant, ...] = (
         "            target.orders = self.standing\n            target.answer",
         "            target.answer",
     ),
-    mutant(
+    Mutant(
         "a command is cancelled though its epoch is in the journal",
-        AGENDA,
-        "        return kept or command.n == self.entered or leader",
-        "        return kept or leader",
+        ((AGENDA, "        return kept or command.n == self.entered or leader", "        return kept or leader"),),
+        tests="test_agenda.py",
     ),
 )
