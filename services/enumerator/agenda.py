@@ -531,8 +531,8 @@ class Agenda:
         for taken in self.taken:
             if taken.step == Step.CHECKPOINT and taken.alone and leader.waits:
                 self._without_checkpoint(taken, leader)
-            if taken.step == Step.EPOCH and leader.waits and not leader.still and (name := self._ending(leader)):
-                taken.answer("failed", f"no epoch could begin before {name}", "resume the pipeline and ask again")
+            if taken.step == Step.EPOCH and leader.waits and not leader.still and (ends := self._ending(leader)):
+                taken.answer("failed", f"no epoch could begin before {_named(ends)}", _afterwards(ends))
                 taken.orders = self.standing
         if leader.reads or leader.proposes:
             return []
@@ -558,11 +558,10 @@ class Agenda:
         else:
             taken.step = Step.EPOCH
 
-    def _ending(self, leader: Leader) -> str | None:
+    def _ending(self, leader: Leader) -> Command | None:
         """The command that waits to pause or to delete the pipeline, and that nobody has cancelled."""
         waiting = (command for command in self.queue if command.kind in ENDING_KINDS)
-        found = (command for command in waiting if self._cancelled_by(command, leader) is None)
-        return next((f"command {command.n} ({command.kind})" for command in found), None)
+        return next((command for command in waiting if self._cancelled_by(command, leader) is None), None)
 
     def _take(self, leader: Leader, now: float) -> list[Effect] | None:
         """Take the first command of the queue; None if it has to wait."""
@@ -650,8 +649,8 @@ class Agenda:
                 return leader.tell(CommandTaken(command=command), now)
             self.checkpoint_written(0, None, command.n, leader.enumerator.refused)  # the epoch's base has it
             return []
-        if leader.waits and (name := self._ending(leader)):
-            return self._refuse(command, f"no epoch was open before {name}", "resume the pipeline and ask again")
+        if leader.waits and (ends := self._ending(leader)):
+            return self._refuse(command, f"no epoch was open before {_named(ends)}", _afterwards(ends))
         return None
 
     @staticmethod
@@ -697,6 +696,15 @@ class Agenda:
     def _refuse(self, command: Command, cause: str, remedy: str) -> list[Effect]:
         self._begin(command, Step.ANSWERED).answer("refused", cause, remedy)
         return []
+
+
+def _named(command: Command) -> str:
+    return f"command {command.n} ({command.kind})"
+
+
+def _afterwards(ends: Command) -> str:
+    """What helps whoever asked for something before the pipeline was paused or deleted."""
+    return rules.NOTHING if ends.kind == "delete" else "resume the pipeline and ask again"
 
 
 def _withdrawn(cancel: Command) -> tuple[str, str]:

@@ -313,6 +313,15 @@ def test_the_next_command_waits_for_one_that_is_alone_and_one_that_is_repeated_i
     assert bench.leader.agenda.running == 2
 
 
+@pytest.mark.parametrize(("kind", "remedy"), [("pause", "resume the pipeline"), ("delete", "nothing to do")])
+def test_what_no_epoch_carried_out_before_the_end_names_a_remedy_that_works_then(kind: str, remedy: str) -> None:
+    bench = Operated()
+    bench.members = ()
+    bench.see()
+    bench.tell(JournalRead(tail=0, base=None, commands=(_command(1, "checkpoint"), _command(2, kind))))
+    assert remedy in str(bench.finish().remedy)
+
+
 def test_a_pause_does_not_wait_for_what_needs_an_epoch_that_does_not_come() -> None:
     bench = Operated()
     bench.members = ()
