@@ -54,6 +54,7 @@ LIVES: tuple[Mutant, ...] = (
         OWNER,
         "        if life == self.id:",
         "        if life is not None:",
+        first=45,
     ),
     of_lives(
         "a deletion that was cut short reads the journal again",
@@ -66,6 +67,7 @@ LIVES: tuple[Mutant, ...] = (
         ENUMERATORS,
         "        if definition is None and await in_store(store.deleting):",
         "        if False:",
+        first=25,
     ),
     of_lives(
         "a deletion says nothing while the store does not answer",
@@ -78,24 +80,32 @@ LIVES: tuple[Mutant, ...] = (
         STORE,
         "        if any(isinstance(base, int) and base < n and base not in kept for base in asked):",
         "        if False:",
+        first=215,
     ),
     mutant(
         "a checkpoint can be restored though what it needs is being removed",
         RESTORING,
         "if n > 0 and (n >= oldest or n in kept) else None",
         "if n > 0 else None",
+        first=1270,
     ),
     mutant(
         "retention keeps what a publication goes on from, not what it shows",
         RETENTION,
         "for found in (table.main, table.work) if found",
         "for found in (table.work,) if found",
+        first=35,
     ),
-    mutant(
+    Mutant(
         "a publication that a restore has left behind is gone at once",
-        RETENTION,
-        "            room -= record.kept\n",
-        "            if record.n not in chain:\n                continue\n            room -= record.kept\n",
+        (
+            (
+                RETENTION,
+                "            room -= record.kept\n",
+                "            if record.n not in chain:\n                continue\n            room -= record.kept\n",
+            ),
+        ),
+        tests="test_retention.py",
     ),
     mutant(
         "snapshots expire by their age alone",
@@ -115,24 +125,28 @@ LIVES: tuple[Mutant, ...] = (
         READER,
         "given_up = self._still >= STILL_SECONDS or self._waited >= LONGEST_SECONDS",
         "given_up = False",
+        first=80,
     ),
     mutant(
         "a source that hangs inside a transaction gets a checkpoint each interval",
         LEADER,
         "            interval = max(interval, self.started_at - self._inside[1])",
         "            pass",
+        first=110,
     ),
     mutant(
         "the status does not say that the source hangs inside a transaction",
         LEADER,
         "case LeaderState.LEADING if self._inside is not None and now",
         "case LeaderState.LEADING if self._inside is None and now",
+        first=110,
     ),
     mutant(
         "a stop without a savepoint's name fails where the source hangs",
         AGENDA,
         '        if taken.command.kind == "stop" and taken.command.arguments.get("savepoint") is None:',
         "        if False:",
+        first=350,
     ),
     Mutant(
         "a stream that goes on after a silence tells nobody",
@@ -150,12 +164,18 @@ LIVES: tuple[Mutant, ...] = (
         AGENDA,
         "        return as_before if awaited is None or awaited.base is None else None",
         "        return None",
+        first=25,
     ),
-    mutant(
+    Mutant(
         "every table is read again only where a person asks for it",
-        LEADER,
-        "            self._lost_again, self.halts = True, 0",
-        "            self.state = HALTED\n            return [*effects, self._dismiss()]",
+        (
+            (
+                LEADER,
+                "            self._lost_again, self.halts = True, 0",
+                "            self.state = HALTED\n            return [*effects, self._dismiss()]",
+            ),
+        ),
+        tests="test_leader.py",
     ),
     mutant(
         "a command that is cancelled leaves its orders",
