@@ -96,17 +96,6 @@ LIVES: tuple[Mutant, ...] = (
         "for found in (table.work,) if found",
         first=35,
     ),
-    Mutant(
-        "a publication that a restore has left behind is gone at once",
-        (
-            (
-                RETENTION,
-                "            room -= record.kept\n",
-                "            if record.n not in chain:\n                continue\n            room -= record.kept\n",
-            ),
-        ),
-        tests="test_retention.py",
-    ),
     mutant(
         "snapshots expire by their age alone",
         UPKEEP,
@@ -165,17 +154,6 @@ LIVES: tuple[Mutant, ...] = (
         "        return as_before if awaited is None or awaited.base is None else None",
         "        return None",
         first=25,
-    ),
-    Mutant(
-        "every table is read again only where a person asks for it",
-        (
-            (
-                LEADER,
-                "            self._lost_again, self.halts = True, 0",
-                "            self.state = HALTED\n            return [*effects, self._dismiss()]",
-            ),
-        ),
-        tests="test_leader.py",
     ),
     mutant(
         "a command that is cancelled leaves its orders",
