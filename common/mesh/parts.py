@@ -53,6 +53,12 @@ def load_part(store: PipelineStore, ref: PartRef) -> State:
     return State(head=head, values=values, schemas=tuple(store.schemas(named).values()))
 
 
+def load_head(store: PipelineStore, ref: PartRef) -> Mapping[str, Any]:
+    """The head alone of the part at `ref`, which is small and in one file. Blocking; errors as `load_part`."""
+    head: Mapping[str, Any] = json.loads(gzip.decompress(store.read_part(ref)).partition(b"\n")[0])
+    return head
+
+
 def _read(store: PipelineStore, ref: PartRef) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
     """The head and all values of a part."""
     head, changed = _from_lines(gzip.decompress(store.read_part(ref)))

@@ -210,12 +210,16 @@ class PipelineStore:
         """Begin a life of this name, whose store this is from then on, with version 1 of its definition; False if
         there is a pipeline whose version in force is the same.
 
-        Raises ConfigError if the name is in use with another content.
+        Raises ConfigError if the name is in use with another content, or its pipeline is being deleted.
         """
         lives = self._folder.lives
         while True:
             self._folder.bind(life := lives.begin(self.name))
             self._begin()
+            if self.commands.orders().mode == "deleting" and not lives.has_ended(life):
+                raise ConfigError(
+                    f"the pipeline {self.name} is being deleted; wait until it is gone, or use another name"
+                )
             made = self._definitions.define(definition, in_force=self.definition_version() or 1)
             if not lives.has_ended(life):
                 return made

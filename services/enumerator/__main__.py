@@ -29,7 +29,7 @@ from cutline.common.mesh.loop import TICK_SECONDS, Loop, in_store, together
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Limits, Marker
-from cutline.common.mesh.parts import Parts, load_part
+from cutline.common.mesh.parts import Parts, load_head, load_part
 from cutline.common.mesh.presence import WIRE, Registry, Service
 from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
@@ -39,6 +39,7 @@ from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.table_id import check_ids
 from cutline.common.threads import Threads
+from cutline.services.enumerator.agenda import TABLE_KINDS
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -78,7 +79,7 @@ from cutline.services.enumerator.leader import (
     EpochOpened,
     Leader,
 )
-from cutline.services.enumerator.machine import Enumerator
+from cutline.services.enumerator.machine import Enumerator, commands_in
 from cutline.services.enumerator.source import SourceReader
 from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
@@ -521,12 +522,17 @@ class Pipeline:
             # After the journal: a command that another leader has finished since is in an entry that we lack, so our
             # next entry is refused.
             finished, orders, left_open, commands = self.commanding.read()
+            kept, refused = 0, dict[int, tuple[str, str]]()
+            if isinstance(newest, CheckpointEntry) and any(command.kind in TABLE_KINDS for command in commands):
+                kept, refused = commands_in(load_head(self.store, newest.parts[ENUMERATOR]))
             return JournalRead(
                 tail=tail,
                 base=base,
                 answered=newest.request if isinstance(newest, CheckpointEntry) else None,
                 anew=last.anew if isinstance(last, EpochEntry) else None,
                 entered=epoch.command if isinstance(epoch, EpochEntry) else None,
+                kept=kept,
+                refused=refused,
                 finished=finished,
                 orders=orders,
                 open=left_open,

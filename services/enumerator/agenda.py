@@ -10,9 +10,9 @@ A command that only the Spark writer can carry out is *apart*: it changes no ord
 are finished before it; their outcomes name it as open, so that a next leader asks the Spark writer again.
 
 A command is *cancelled* by a later one, `cancel_command`, as long as it has no effect that lasts: while it is queued,
-while it awaits a checkpoint that is not in the journal, or an epoch whose entry is not yet being written. That happens
-as soon as the leader knows of the later command, which itself has its turn when all before it are finished, and tells
-then what became of the other.
+while it awaits a checkpoint whose entry is not yet being written, or an epoch of which the same holds. That happens as
+soon as the leader knows of the later command, which itself has its turn when all before it are finished, and tells then
+what became of the other. A next leader sees in the journal what an earlier one has carried out, and does not cancel it.
 
 - *asked*: the driver carries it out, or looks whether it can be.
 - *machine*: the enumerator has taken it. It is answered once the journal holds a checkpoint whose part has it, also if
@@ -110,6 +110,9 @@ class Leader(Protocol):
     def halted(self) -> bool:
         """Whether no epoch is opened since it would fail."""
 
+    def may_have(self, command: Command, request: str) -> bool:
+        """Whether a checkpoint that the journal has, or may have since its entry was ordered, has this effect."""
+
     def request(self, request: str) -> None:
         """Ask for a checkpoint."""
 
@@ -173,6 +176,8 @@ class Agenda:
         self.taken: deque[Taken] = deque()
         self.apart: dict[int, Taken] = {}  # by number: they wait for the Spark writer, nobody for them
         self.entered: int | None = None  # the command that the newest epoch in the journal carries out
+        self.kept = 0  # the last command of the enumerator in the newest checkpoint when the journal was read
+        self.kept_refused: Mapping[int, tuple[str, str]] = {}  # those of them that it refused
 
     # --- what the leader reads from it ---
 
@@ -297,6 +302,7 @@ class Agenda:
     def read(self, event: JournalRead) -> None:
         """The journal and the commands were read, before an epoch."""
         self.finished, self.standing, self.entered = event.finished, event.orders, event.entered
+        self.kept, self.kept_refused = event.kept, event.refused
         left_open = {command.n: command for command in event.open}
         self.apart = {n: taken for n, taken in self.apart.items() if n > event.finished or n in left_open}
         for n, command in left_open.items():
@@ -508,19 +514,25 @@ class Agenda:
 
     def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
         """Whether a command that was taken can still be cancelled."""
-        if taken.command.n == self.entered:
+        if self._lasts(taken.command, leader):
             return False
         if taken.step == Step.ASKED:
             return taken.command.kind == "restore"
         return taken.step == Step.CHECKPOINT or (taken.step == Step.EPOCH and not leader.proposes)
+
+    def _lasts(self, command: Command, leader: Leader) -> bool:
+        """Whether the journal has the effect of a command without an outcome, or may have it: its leader has died, or
+        does not know whether an entry is written."""
+        kept = command.kind in TABLE_KINDS and command.n <= self.kept
+        return kept or command.n == self.entered or leader.may_have(command, _request(command))
 
     def _change_epoch(self, leader: Leader) -> list[Effect]:
         """End the epoch, or begin the next one, for a command that was taken."""
         for taken in self.taken:
             if taken.step == Step.CHECKPOINT and taken.alone and leader.waits:
                 self._without_checkpoint(taken, leader)
-            if taken.step == Step.EPOCH and leader.waits and not leader.still and (name := self._ending()):
-                taken.answer("failed", f"no epoch could begin before {name}", "resume the pipeline and ask again")
+            if taken.step == Step.EPOCH and leader.waits and not leader.still and (ends := self._ending(leader)):
+                taken.answer("failed", f"no epoch could begin before {_named(ends)}", _afterwards(ends))
                 taken.orders = self.standing
         if leader.reads or leader.proposes:
             return []
@@ -534,7 +546,7 @@ class Agenda:
     def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:
         """The epoch that was to take the last checkpoint is over."""
         kind = taken.command.kind
-        if kind == "stop" and not leader.halted and not self._ending():
+        if kind == "stop" and not leader.halted and not self._ending(leader):
             return  # the next epoch takes it
         leader.withdraw(_request(taken.command))
         if kind == "pause" or (kind == "stop" and leader.halted and taken.command.arguments.get("savepoint") is None):
@@ -546,10 +558,10 @@ class Agenda:
         else:
             taken.step = Step.EPOCH
 
-    def _ending(self) -> str | None:
-        """The command that waits to pause or to delete the pipeline."""
-        found = (command for command in self.queue if command.kind in ENDING_KINDS)
-        return next((f"command {command.n} ({command.kind})" for command in found), None)
+    def _ending(self, leader: Leader) -> Command | None:
+        """The command that waits to pause or to delete the pipeline, and that nobody has cancelled."""
+        waiting = (command for command in self.queue if command.kind in ENDING_KINDS)
+        return next((command for command in waiting if self._cancelled_by(command, leader) is None), None)
 
     def _take(self, leader: Leader, now: float) -> list[Effect] | None:
         """Take the first command of the queue; None if it has to wait."""
@@ -561,7 +573,12 @@ class Agenda:
             return []
         if self.taken and self.taken[-1].alone:
             return None
-        if (cancel := self._cancelled_by(command)) is not None:
+        # A table to retry may be the Spark writer's, which only the open epoch tells.
+        if kind in TABLE_KINDS and kind != "retry_table" and command.n <= self.kept:
+            refusal = self.kept_refused.get(command.n)
+            self._begin(command, Step.ANSWERED).answer("refused" if refusal else "done", *(refusal or ()))
+            return []
+        if (cancel := self._cancelled_by(command, leader)) is not None:
             self._begin(command, Step.ANSWERED).answer("cancelled", *_withdrawn(cancel))
             return []
         if kind in TABLE_KINDS | CHECKPOINT_KINDS:
@@ -607,9 +624,9 @@ class Agenda:
         self._begin(command, Step.ANSWERED, replace(self.standing, limits=limits)).answer("done")
         return []
 
-    def _cancelled_by(self, command: Command) -> Command | None:
-        """The later command that cancels this one, which was not taken yet, nor by a leader before."""
-        if command.n == self.entered or command.kind == "cancel_command":
+    def _cancelled_by(self, command: Command, leader: Leader) -> Command | None:
+        """The later command that cancels this one, which was not taken yet, nor carried out by a leader before."""
+        if command.kind == "cancel_command" or self._lasts(command, leader):
             return None
         found = (later for later in self.queue if later.kind == "cancel_command")
         return next((later for later in found if later.arguments.get("command") == command.n), None)
@@ -632,8 +649,8 @@ class Agenda:
                 return leader.tell(CommandTaken(command=command), now)
             self.checkpoint_written(0, None, command.n, leader.enumerator.refused)  # the epoch's base has it
             return []
-        if leader.waits and (name := self._ending()):
-            return self._refuse(command, f"no epoch was open before {name}", "resume the pipeline and ask again")
+        if leader.waits and (ends := self._ending(leader)):
+            return self._refuse(command, f"no epoch was open before {_named(ends)}", _afterwards(ends))
         return None
 
     @staticmethod
@@ -679,6 +696,15 @@ class Agenda:
     def _refuse(self, command: Command, cause: str, remedy: str) -> list[Effect]:
         self._begin(command, Step.ANSWERED).answer("refused", cause, remedy)
         return []
+
+
+def _named(command: Command) -> str:
+    return f"command {command.n} ({command.kind})"
+
+
+def _afterwards(ends: Command) -> str:
+    """What helps whoever asked for something before the pipeline was paused or deleted."""
+    return rules.NOTHING if ends.kind == "delete" else "resume the pipeline and ask again"
 
 
 def _withdrawn(cancel: Command) -> tuple[str, str]:

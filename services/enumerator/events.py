@@ -88,7 +88,8 @@ class Observed(Event):
 class JournalRead(Event):
     """The journal's last slot (0: the journal is empty), and the newest checkpoint on the chain, if any; `answered` is
     that checkpoint's request. `anew`: why the newest epoch began anew, if it has no checkpoint yet.
-    `entered`: the command that the newest epoch carries out.
+    `entered`: the command that the newest epoch carries out. `kept`: the last command of the enumerator that the
+    checkpoint has, `refused` those of them that it refused; asked for only where one of `commands` may be such a one.
 
     Then the store's commands, read after the journal: the newest `finished` one, the standing orders after it, earlier
     ones that are still `open`, the `commands` that follow, and the `settings` of the definition in force (None: as
@@ -100,6 +101,8 @@ class JournalRead(Event):
     answered: str | None = None
     anew: Anew | None = None
     entered: int | None = None
+    kept: int = 0
+    refused: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     finished: int = 0
     orders: Orders = field(default_factory=Orders)
     commands: tuple[Command, ...] = ()
@@ -395,10 +398,12 @@ class TableLockedOut(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTables(Effect):
-    """Find tables other than those `known`. Answered by `TablesFound`, with start and stop if the pipeline `begins`."""
+    """Find tables other than those `known`. Answered by `TablesFound`, with start and stop if the pipeline `begins`;
+    without the start if it begins `anew`, since every table is then read."""
 
     begins: bool
     known: frozenset[str] = frozenset()
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

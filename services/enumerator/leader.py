@@ -50,8 +50,9 @@ from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, P
 from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.positions import Position
+from cutline.common.store.command_records import Command
 from cutline.common.store.records import Anew, EpochEntry, Members
-from cutline.services.enumerator.agenda import Agenda
+from cutline.services.enumerator.agenda import TABLE_KINDS, Agenda
 from cutline.services.enumerator.events import (
     BaseFound,
     BoundFound,
@@ -236,6 +237,7 @@ class Leader:
         self.completed_at = 0.0  # of the newest checkpoint
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
         self._wanted: str | None = None  # nonce of the entry that is being written
+        self._ordered: tuple[str | None, int] | None = None  # request and commands of an entry that may be written
         self._since = 0.0  # when gathering began, or newcomers appeared
         self._rescale: str | None = None  # why the members must change, after a checkpoint
         self._expected = {"reader": settings.readers, "writer": settings.writers}  # how many to wait for
@@ -373,6 +375,14 @@ class Leader:
         """Whether no epoch is opened since it would fail."""
         return self.state == HALTED
 
+    def may_have(self, command: Command, request: str) -> bool:
+        """Whether a checkpoint that the journal has, or may have since its entry was ordered, answers `request`, or has
+        the command, if it is one of the enumerator."""
+        asked, last = self._ordered or (None, 0)
+        if command.kind in TABLE_KINDS:
+            return command.n <= max(last, self.kept_commands if self.leads else 0)
+        return request in (asked, self.answered)
+
     def request(self, request: str) -> None:
         """Ask for a checkpoint that answers `request`."""
         if request not in self.requests and (self.in_flight is None or self.in_flight[1] != request):
@@ -496,6 +506,7 @@ class Leader:
 
     def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:
         self.agenda.read(event)
+        self._ordered = None
         self.requests = [request for request in self.requests if self.agenda.awaits(request)]
         self.tail, self.base, self.answered = event.tail, self.agenda.base(event.base), event.answered
         self.settings = self.agenda.settings or event.settings or self.settings
@@ -577,6 +588,7 @@ class Leader:
         if self.in_flight[1] == THE_STOP:
             self.ended = slot
         request, self.answered = self.in_flight[1], self.in_flight[1]
+        self._ordered = None
         self.tail, self.base, self.in_flight, self._wanted, self.anew = slot, slot, None, None, None
         # Sooner it would prove nothing: checkpoints complete also while the stream can't go on.
         if now - self._led_since > MENDED_SECONDS:
@@ -684,6 +696,7 @@ class Leader:
             name=self.agenda.name_of(request),
             written_at=now,
         )
+        self._ordered = request, self._saving_commands
         return WriteEntry(entry=entry)
 
     # --- invariants ---

@@ -181,8 +181,8 @@ class Enumerator:
                 ]
                 throttle = self.throttle() if self.limits != UNLIMITED else []
                 # Only the first search has the start: tables that come later get a snapshot.
-                begins = not (self.tables or self.gone or self._anew)
-                find = FindTables(begins=begins, known=frozenset(self.tables))
+                begins = not (self.tables or self.gone)
+                find = FindTables(begins=begins, known=frozenset(self.tables), anew=begins and self._anew)
                 places = [effect for t in self.tables.values() if t.resuming for effect in find_place(t)]
                 return [*effects, *throttle, find, *described, *places, *self._hand_out()]
             case CommandTaken(command=command):
@@ -751,9 +751,7 @@ class Enumerator:
         for name in head.get("held", ()):
             machine.holds.hold(name, machine.tables[name].cause or "", now=float("-inf"))  # tried at once
         machine.gone = dict(head.get("gone", {}))
-        commands = head.get("commands", {"done": 0, "refused": []})
-        machine.commands_done = commands["done"]
-        machine.refused = {n: (cause, remedy) for n, cause, remedy in commands["refused"]}
+        machine.commands_done, machine.refused = commands_in(head)
         for channel, headers in head["recorded"].items():
             machine._at_begin += machine._take_recorded(channel, [decode(header) for header in headers])
         waiting = [split for split, _ in machine.out.values()]
@@ -835,3 +833,9 @@ class Enumerator:
                 raise ProtocolError(f"split {split_id} is out again, and attempt {attempt} of it was accepted")
         if self.stop_place is not None and self.stop is None:
             raise ProtocolError(f"the stop was found at {self.stop_place}, and none is set")
+
+
+def commands_in(head: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, str]]]:
+    """By the head of a part: the number of the last command taken, and cause and remedy of those that were refused."""
+    commands = head.get("commands", {"done": 0, "refused": []})
+    return commands["done"], {n: (cause, remedy) for n, cause, remedy in commands["refused"]}

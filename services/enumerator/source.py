@@ -227,8 +227,8 @@ class SourceReader:
 
     def _ask(self, question: Effect, connection: Connection, server: Server) -> Event:
         match question:
-            case FindTables(begins=begins, known=known):
-                begin = self._start() if begins else None
+            case FindTables(begins=begins, known=known, anew=anew):
+                begin = self._start() if begins and not anew else None
                 looked_at = _low(connection, server) if begins else None
                 existing = list_tables(connection)
                 names = [name for name in self.config.select(existing) if name not in known]

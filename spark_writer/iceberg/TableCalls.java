@@ -140,10 +140,14 @@ public class TableCalls {
         return table.locationProvider().newDataLocation(name);
     }
 
-    /** A DataFile or DeleteFile by its description in Iceberg's JSON; its partition spec has no fields. */
-    public ContentFile file(String description) throws IOException {
+    /**
+     * A DataFile or DeleteFile by its description in Iceberg's JSON. `spec`: its partition spec, with the columns of the
+     * file's own schema, which the table may not have yet; null: the table's spec of that id, which has no fields.
+     */
+    public ContentFile file(String description, PartitionSpec spec) throws IOException {
         JsonNode described = JSON.readTree(description);
-        return ContentFileParser.fromJson(described, known.spec(described.get("spec-id").asInt()));
+        return ContentFileParser.fromJson(
+                described, spec == null ? known.spec(described.get("spec-id").asInt()) : spec);
     }
 
     // Commits

@@ -9,11 +9,13 @@ table of another life of this name is never taken for one's own by chance:
   that bear no id are its own;
 - else the table is refused, at once, with these choices.
 
-A pipeline whose table was taken over finds another id there, and is refused in the same way.
+A pipeline whose table was taken over finds another id there, and itself among the earlier ones: it is refused, also if
+it says `adopt`. Else two pipelines of one name, in two stores, would take the table from each other for ever.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,12 +33,13 @@ def earlier_of(text: str | None) -> frozenset[str]:
 
 class Relation(StrEnum):
     """What a table is to a pipeline: its own; its own, without the id so far; another life's, which it takes over;
-    another life's; another pipeline's; nobody's."""
+    another life's; another life's, which took it over from this one; another pipeline's; nobody's."""
 
     OURS = "ours"
     UNMARKED = "unmarked"
     ADOPTED = "adopted"
     EARLIER = "earlier"
+    LATER = "later"
     ANOTHERS = "anothers"
     NOBODYS = "nobodys"
 
@@ -56,8 +59,9 @@ class Owner:
         """The properties of a table of this owner."""
         return {OWNER: self.name, ID: self.id}
 
-    def relation(self, name: str | None, life: str | None) -> Relation:
-        """What something with this name and id (None: it has none) is to this pipeline."""
+    def relation(self, name: str | None, life: str | None, earlier: Collection[str] = ()) -> Relation:
+        """What something with this name and id (None: it has none), taken over from the `earlier` ones, is to this
+        pipeline."""
         if name is None:
             return Relation.NOBODYS
         if name != self.name:
@@ -66,16 +70,23 @@ class Owner:
             return Relation.OURS
         if life is None and self.carried_over:
             return Relation.UNMARKED
+        if self.id in earlier or (self.carried_over and self.name in earlier):
+            return Relation.LATER
         return Relation.ADOPTED if self.adopts else Relation.EARLIER
 
-    def has(self, name: str | None, life: str | None) -> bool:
-        """Whether something with this name and id was made by this life of the pipeline, or taken over by it."""
-        return self.relation(name, life) in (Relation.OURS, Relation.UNMARKED)
+    def has(self, name: str | None, life: str | None, earlier: Collection[str] = ()) -> bool:
+        """Whether something with these marks was made by this life of the pipeline, or taken over by it."""
+        return self.relation(name, life, earlier) in (Relation.OURS, Relation.UNMARKED)
 
-    def refusal(self, what: str, name: str | None, life: str | None) -> str | None:
+    def refusal(self, what: str, name: str | None, life: str | None, earlier: Collection[str] = ()) -> str | None:
         """Why this pipeline can't write `what`, which has this name and id, in one sentence with what a person can do;
         None if it can."""
-        match self.relation(name, life):
+        match self.relation(name, life, earlier):
+            case Relation.LATER:
+                return (
+                    f"{what} was taken over from this pipeline (id {self.id}) by another pipeline {name} (id {life}),"
+                    " made again or in another store; delete this pipeline, or remove that from the lake"
+                )
             case Relation.EARLIER:
                 which = "" if life is None else f" (id {life})"
                 return (

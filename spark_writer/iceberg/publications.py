@@ -45,7 +45,7 @@ from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.maintenance import expire
-from cutline.spark_writer.iceberg.owner import Relation
+from cutline.spark_writer.iceberg.owner import EARLIER, Relation, earlier_of
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.session import CATALOG
 
@@ -124,8 +124,12 @@ class Publications:
         def prepare(transaction: Any) -> Any:
             if before is not None:
                 return transaction.newAppend().appendFile(*added)
-            name, life = self._holder(table.metadata())
-            transaction.updateProperties().set(self._writer, self._mark).commit()
+            name, life, earlier = self._holder(table.metadata())
+            adopted = self._lake.owner.relation(name, life, earlier) == Relation.ADOPTED
+            properties = transaction.updateProperties().set(self._writer, self._mark)
+            if adopted:
+                properties.set(self._earlier, " ".join(sorted(earlier | {life or str(name)})))
+            properties.commit()
             gone = pa.array([*left, record.n], pa.int64())
             between, is_gone = (
                 self._rows_where(
@@ -134,7 +138,7 @@ class Publications:
                 ),
                 lambda found: pc.is_in(found, value_set=gone),
             )
-            if self._lake.owner.relation(name, life) == Relation.ADOPTED:
+            if adopted:
                 between, is_gone = self._rows_where(), pc.is_valid
             candidates = self._files(table, between)
             kept = dict(zip(candidates, _read(list(candidates), pipeline, is_gone), strict=True))
@@ -152,13 +156,18 @@ class Publications:
     def _mark(self) -> str:
         return f"{self._lake.owner.id}/{self._w}"
 
-    def _holder(self, metadata: Any) -> tuple[str | None, str | None]:
-        """The name, if there are rows of it, and the id of the life that wrote the last ones (None: it had none)."""
+    @property
+    def _earlier(self) -> str:
+        return f"{EARLIER}.{self._lake.pipeline}"
+
+    def _holder(self, metadata: Any) -> tuple[str | None, str | None, frozenset[str]]:
+        """The name, if there are rows of it, the id of the life that wrote the last ones (None: it had none), and the
+        lives from which it took the name over."""
         mark = metadata.property(self._writer, None)
         if mark is None:
-            return None, None
+            return None, None, frozenset()
         life, _, _ = str(mark).rpartition("/")
-        return self._lake.pipeline, life or None
+        return self._lake.pipeline, life or None, earlier_of(metadata.property(self._earlier, None))
 
     def check_holder(self) -> None:
         """Raise ConfigError, with the choices, if the lake has publications of another life of this pipeline that it
@@ -169,9 +178,9 @@ class Publications:
             self._check_holder(self._opened().metadata())
 
     def _check_holder(self, metadata: Any) -> None:
-        name, life = self._holder(metadata)
+        name, life, earlier = self._holder(metadata)
         what = f"what {self.table_id} has under the name {name}"
-        if name is not None and (refusal := self._lake.owner.refusal(what, name, life)) is not None:
+        if name is not None and (refusal := self._lake.owner.refusal(what, name, life, earlier)) is not None:
             raise ConfigError(refusal)
 
     @property
@@ -313,7 +322,7 @@ def forget(lake: Lake) -> None:
     name = f"{CATALOG}.{quoted(lake.own_namespace)}.{NAME}"
     lake.session.sql(f"DELETE FROM {name} WHERE pipeline = '{lake.pipeline}'")
     table.refresh()
-    table.java.updateProperties().remove(publications._writer).commit()
+    table.java.updateProperties().remove(publications._writer).remove(publications._earlier).commit()
 
 
 def publication_rows(record: Publication, before: Publication | None, pipeline: str) -> list[dict[str, Any]]:

@@ -187,8 +187,8 @@ class LakeTable:
 
         A catalogue that ignores case returns the lake table `shop.Orders` for `shop.orders`.
         """
-        name, life = self._marks(self.metadata())
-        if (refusal := self._owner.refusal(f"the lake table {CATALOG}.{self.table_id}", name, life)) is not None:
+        marks = self._marks(self.metadata())
+        if (refusal := self._owner.refusal(f"the lake table {CATALOG}.{self.table_id}", *marks)) is not None:
             raise TableFault(refusal)
         made_for = self.metadata().property(SOURCE, None)
         if made_for is not None and made_for != self.table_id:
@@ -198,9 +198,9 @@ class LakeTable:
             )
 
     @staticmethod
-    def _marks(metadata: Metadata) -> tuple[str | None, str | None]:
-        """The name and the id of the pipeline to which the table belongs."""
-        return metadata.property(OWNER, None), metadata.property(ID, None)
+    def _marks(metadata: Metadata) -> tuple[str | None, str | None, frozenset[str]]:
+        """Name and id of the pipeline to which the table belongs, and the lives from which it was taken over."""
+        return metadata.property(OWNER, None), metadata.property(ID, None), earlier_of(metadata.property(EARLIER, None))
 
     def claim(self) -> None:
         """Raise as `check_owner`; take the table over if it is another life's and this pipeline may.
@@ -211,8 +211,8 @@ class LakeTable:
 
         def once() -> None:
             base = self.metadata()
-            name, life = self._marks(base)
-            relation = self._owner.relation(name, life)
+            name, life, earlier = self._marks(base)
+            relation = self._owner.relation(name, life, earlier)
             if relation not in (Relation.UNMARKED, Relation.ADOPTED):
                 return
             changes: Changes = {}
@@ -220,8 +220,8 @@ class LakeTable:
             if relation == Relation.ADOPTED:
                 main = base.ref("main")
                 at = None if main is None else int(main.snapshotId())
-                earlier = earlier_of(base.property(EARLIER, None)) | {life or str(name)}
-                properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: " ".join(sorted(earlier))}
+                left = " ".join(sorted(earlier | {life or str(name)}))
+                properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: left}
                 kept = (OFFSET, PARTITION, SORT, CHOICE)
                 gone = [key for key in base.properties() if key.startswith(kept)]
                 changes |= {"removed-properties": gone, **self._left_refs(base, life or "before")}
@@ -539,7 +539,7 @@ class LakeTable:
         if divided:
             file = {"spec-id": int(spec.specId()), "content": "data", "file-path": "", "file-format": "parquet"}
             file |= {"partition": json.loads(partition), "file-size-in-bytes": 1, "record-count": 1}
-            builder = builder.withPartition(self.calls.file(json.dumps(file)).partition())
+            builder = builder.withPartition(self.calls.file(json.dumps(file), spec).partition())
         return builder.withFileSizeInBytes(size).withMetrics(made).build()
 
     def described(
@@ -548,7 +548,8 @@ class LakeTable:
         """Return Iceberg's DataFile of a Parquet file with these metrics, in a partition if the layout has some; the
         file is not looked at."""
         about = description(path, rows=rows, size=size, metrics=metrics, spec_id=self.spec_id_of(layout))
-        return self.calls.file(json.dumps(about if partition is None else about | {"partition": partition}))
+        spec = None if layout is None else layout.spec
+        return self.calls.file(json.dumps(about if partition is None else about | {"partition": partition}), spec)
 
     def _metrics(self, path: str, config: Any) -> tuple[Any, int]:
         """Return Iceberg's Metrics of a Parquet file by its MetricsConfig, and the file's size."""
@@ -561,7 +562,7 @@ class LakeTable:
     def _delete_file(self, transaction: Any, file: DataFile, vector: Vector) -> Any:
         """Return Iceberg's DeleteFile for a vector of a data file."""
         if vector.length and file.partition is None:
-            return self.calls.file(json.dumps(vector_description(vector, self.metadata().defaultSpecId())))
+            return self.calls.file(json.dumps(vector_description(vector, self.metadata().defaultSpecId())), None)
         spec = transaction.table().spec()
         if vector.length:
             return to_java(self.jvm, spec, file.partition, vector)

@@ -203,6 +203,8 @@ def test_the_lake_keeps_every_row_when_the_store_is_gone(bench: SparkBench, monk
     assert in_store(bench) == []
     expire_now(incarnation, monkeypatch, -1.0)
     incarnation.close()  # its upkeep writes into the store
+    if incarnation.upkeep.sweeping is not None:
+        incarnation.upkeep.sweeping.join(60)  # and its sweep, which ends before the next removal
     shutil.rmtree(journal.store.location(""))
     assert same(bench.rows(T.table_id), journal.at[last][T.table_id])
 

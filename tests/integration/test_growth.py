@@ -98,7 +98,7 @@ def kept(bench: SparkBench, incarnation: Incarnation) -> dict[str, int]:
         table = incarnation.tables.get(table_id)
         table.refresh()
         metadata = table.metadata()
-        counts[f"tags and branches of {table_id}"] = int(metadata.refs().size())
+        counts[f"tags and branches of {table_id}"] = len(metadata.refs())
         counts[f"snapshots of {table_id}"] = int(metadata.snapshots().size())
     summary = incarnation._publications._opened().java.currentSnapshot().summary()
     counts["rows of publications"] = int(summary.get("total-records"))

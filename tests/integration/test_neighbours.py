@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -22,7 +23,11 @@ ROWS = 40_000
 STANDSTILL_SECONDS = 20.0
 """A handshake with a silent server takes 30 s: whoever waits behind one stands still for longer."""
 MOST = 1.5
-"""Times as long as undisturbed may a copy take; the slower one of before and after counts as that."""
+"""Times as long as undisturbed may a copy take, by the medians of three copies each: one of 2 s alone says little.
+
+Undisturbed, the eight neighbours work, and while their server hangs they do not: so this finds whoever waits behind
+them, and not a slowdown that is smaller than the cost of their work.
+"""
 
 
 def copied(pipeline: Pipeline, table: str) -> tuple[float, float]:
@@ -47,9 +52,9 @@ def test_a_server_that_hangs_does_not_slow_down_another_pipeline_of_the_same_rea
     mariadb: MariaDB, fresh_database: Fresh, tmp_path: Path
 ) -> None:
     """1. Eight pipelines read their snapshot slowly, and one of another server copies 40 MB beside them. 2. The server
-    of the eight is suspended (SIGSTOP): each of them says that it waits for an answer. 3. Another pipeline of the
-    healthy server copies as much, in the same reader: it never stands still, and takes about as long. 4. The eight go
-    on once theirs does, and a third pipeline copies as much beside them."""
+    of the eight is suspended (SIGSTOP): each of them says that it waits for an answer. 3. Three pipelines of the
+    healthy server copy as much, one after the other, in the same reader: none stands still, and they take about as
+    long. 4. The eight go on once theirs does, and two more pipelines copy as much beside them."""
     schema = fresh_database(mariadb)
     rows = ",".join(f"({number},'{'z' * 1000}')" for number in range(ROWS // 10))
     mariadb.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, a VARCHAR(2000) NOT NULL)")
@@ -58,7 +63,7 @@ def test_a_server_that_hangs_does_not_slow_down_another_pipeline_of_the_same_rea
         mariadb.execute(
             f"INSERT INTO {schema}.t SELECT id + {times * ROWS // 10}, a FROM {schema}.t WHERE id < {ROWS // 10}"
         )
-    for name in ("u", "v"):
+    for name in ("hung0", "hung1", "hung2", "after0", "after1"):
         mariadb.execute(
             f"CREATE TABLE {schema}.{name} LIKE {schema}.t", f"INSERT INTO {schema}.{name} SELECT * FROM {schema}.t"
         )
@@ -76,7 +81,8 @@ def test_a_server_that_hangs_does_not_slow_down_another_pipeline_of_the_same_rea
                 return bool(found.get(table, {}).get("splits_done", 0) > 1)
 
             pipeline.until(reads, "its snapshot to be read")
-        before, _ = copied(mesh.pipeline("before", mariadb, [f"{schema}.t"], chunk_rows=2000), f"{schema}.t")
+        undisturbed = [copied(mesh.pipeline("before", mariadb, [f"{schema}.t"], chunk_rows=2000), f"{schema}.t")[0]]
+        disturbed = []
         os.kill(hung.pid, signal.SIGSTOP)
         try:
             for pipeline in stuck:
@@ -85,10 +91,12 @@ def test_a_server_that_hangs_does_not_slow_down_another_pipeline_of_the_same_rea
                     "its reader to wait for the source",
                     150,
                 )
-            healthy = mesh.pipeline("beside", mariadb, [f"{schema}.u"], chunk_rows=2000)
-            beside, standstill = copied(healthy, f"{schema}.u")
-            assert standstill < STANDSTILL_SECONDS
-            assert len(healthy.epochs()) == 1
+            for name in ("hung0", "hung1", "hung2"):
+                healthy = mesh.pipeline(name, mariadb, [f"{schema}.{name}"], chunk_rows=2000)
+                seconds, standstill = copied(healthy, f"{schema}.{name}")
+                disturbed.append(seconds)
+                assert standstill < STANDSTILL_SECONDS
+                assert len(healthy.epochs()) == 1
         finally:
             os.kill(hung.pid, signal.SIGCONT)
         for number, pipeline in enumerate(stuck):
@@ -98,7 +106,9 @@ def test_a_server_that_hangs_does_not_slow_down_another_pipeline_of_the_same_rea
                 return bool(pipeline.status()["enumerator"]["tables"][table]["splits_done"] > done)
 
             pipeline.until(goes_on, "its snapshot to go on")
-        after, _ = copied(mesh.pipeline("after", mariadb, [f"{schema}.v"], chunk_rows=2000), f"{schema}.v")
-        times = f"{before:.1f} s before, {beside:.1f} s while their server hangs, {after:.1f} s after"
-        print(f"{ROWS} rows beside {HUNG} pipelines: {times}")
-        assert beside < MOST * max(before, after), times
+        for name in ("after0", "after1"):
+            pipeline = mesh.pipeline(name, mariadb, [f"{schema}.{name}"], chunk_rows=2000)
+            undisturbed.append(copied(pipeline, f"{schema}.{name}")[0])
+        figures = f"undisturbed {[round(s, 1) for s in undisturbed]}, while it hangs {[round(s, 1) for s in disturbed]}"
+        print(f"{ROWS} rows beside {HUNG} pipelines, seconds: {figures}")
+        assert median(disturbed) < MOST * median(undisturbed), figures

@@ -10,6 +10,7 @@ import pytest
 
 from cutline.common.errors import ConfigError
 from cutline.spark_writer.iceberg.owner import EARLIER, ID
+from cutline.spark_writer.iceberg.publications import Publications
 from cutline.spark_writer.iceberg.purging import purge
 from tests.integration.spark_bench import Journal, SparkBench, T, U, schema
 
@@ -72,7 +73,7 @@ def test_the_next_pipeline_of_a_name_is_refused_what_the_last_one_left_at_once_a
 def test_a_pipeline_that_adopts_takes_over_what_the_last_one_left(bench: SparkBench) -> None:
     """1. Its first checkpoints leave the table in its snapshot: the lake shows the old rows. 2. The table is live: the
     new rows, by the first start. 3. The old savepoint is still read, by another name. 4. It goes on. 5. The first
-    pipeline, should it still run, is refused.
+    pipeline, should it still run, is refused, also if it adopts.
     """
     first, before = bench.journal, None
     life = lived(bench)
@@ -100,11 +101,14 @@ def test_a_pipeline_that_adopts_takes_over_what_the_last_one_left(bench: SparkBe
     assert notes(bench) == ["new 1"]
     rows = bench.session.sql(f"SELECT DISTINCT checkpoint FROM {PUBLICATIONS} ORDER BY checkpoint").collect()
     assert [row.checkpoint for row in rows] == journal.store.publication_numbers()
-    bench.adopts = False
     own = bench.lake()
     bench.journal = first
-    with pytest.raises(ConfigError, match="belongs to another pipeline shop"):
-        bench.lake().load(T.table_id)
+    for adopts in (False, True):  # else the two would take the table from each other for ever
+        bench.adopts = adopts
+        with pytest.raises(ConfigError, match=rf"taken over from this pipeline \(id {life}\)"):
+            bench.lake().load(T.table_id)
+        with pytest.raises(ConfigError, match=rf"taken over from this pipeline \(id {life}\)"):
+            Publications(bench.lake(), 0).check_holder()
     assert own.load(T.table_id) is not None
 
 

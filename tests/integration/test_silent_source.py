@@ -20,8 +20,9 @@ from tests.integration.mesh import Mesh, Pipeline, waited
 from tests.integration.operator import command, done, outcome
 from tests.servers import Database, MariaDB, MySQL
 
-ROWS = 120_000
-READ_BYTES = 8 << 20  # of about 28 MB
+ROWS = 240_000
+READ_BYTES = 16 << 20
+"""Of about 47 MB: a read of changes ends after 8 MiB, so some rows have been sent; what the sockets hold comes too."""
 BOUND_SECONDS = 30.0  # a marker waits 5 s for a silent source; the rest is the load of this machine
 Way = Callable[[Database], None]
 
@@ -81,7 +82,9 @@ class Line:
                         self.silent.set()
                         self._way(self.server)
                 other_end.sendall(data)
-            other_end.shutdown(socket.SHUT_RDWR)
+        for end in (one_end, other_end):  # whoever still writes to the one learns that the other has gone
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def commit(writing: Connection[Any]) -> None:

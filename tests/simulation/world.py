@@ -1030,7 +1030,8 @@ class World:
             case FindPlace(table_id=table, generation=generation, low=low):
                 self.ask_source(service, lambda: self.find_place(table, generation, low))
             case FindTables(begins=begins, known=known):
-                start = self.source.start(self.shape.start) if begins and self.shape.start else (None, None)
+                starts = begins and self.shape.start and not effect.anew
+                start = self.source.start(self.shape.start) if starts else (None, None)
                 if start[0] is not None and service.leader is not None:
                     self.began[service.leader.epoch] = start[0][0]
                 self.ask_source(service, lambda: self.find_tables(service, begins, known, *start))

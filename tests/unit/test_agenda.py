@@ -313,6 +313,15 @@ def test_the_next_command_waits_for_one_that_is_alone_and_one_that_is_repeated_i
     assert bench.leader.agenda.running == 2
 
 
+@pytest.mark.parametrize(("kind", "remedy"), [("pause", "resume the pipeline"), ("delete", "nothing to do")])
+def test_what_no_epoch_carried_out_before_the_end_names_a_remedy_that_works_then(kind: str, remedy: str) -> None:
+    bench = Operated()
+    bench.members = ()
+    bench.see()
+    bench.tell(JournalRead(tail=0, base=None, commands=(_command(1, "checkpoint"), _command(2, kind))))
+    assert remedy in str(bench.finish().remedy)
+
+
 def test_a_pause_does_not_wait_for_what_needs_an_epoch_that_does_not_come() -> None:
     bench = Operated()
     bench.members = ()
@@ -630,3 +639,69 @@ def test_a_leader_of_no_run_goes_on_after_the_savepoint_of_any() -> None:
     bench.finish()
     bench.wait(100.0)
     assert bench.leader.in_flight is not None
+
+
+def test_a_savepoint_whose_entry_is_being_written_is_not_cancelled() -> None:
+    bench = leading()
+    bench.command("savepoint", name="before-upgrade")
+    bench.wait(0.2)
+    assert bench.complete().name == "before-upgrade"
+    bench.command("cancel_command", command=1)
+    assert bench.outcomes() == []
+    bench.written()
+    assert (bench.finish().n, bench.outcomes()[0].state) == (1, "done")
+
+
+def test_what_a_checkpoint_may_have_is_not_cancelled_before_the_journal_tells() -> None:
+    """1. The entry of a checkpoint with a savepoint and a table's pause is ordered, and its answer is lost with the
+    epoch, twice in a row, so the leader rests. 2. Both are cancelled. 3. The journal has the entry."""
+    bench = leading()
+    bench.tell(EpochFailed(epoch=1, cause="lost"))
+    bench.lead(tail=1)
+    commands = (_command(1, "pause_table", table="d.t"), _command(2, "savepoint", name="s"))
+    bench.command("pause_table", table="d.t")
+    bench.command("savepoint", name="s")
+    bench.wait(0.2)
+    bench.complete()
+    bench.tell(EpochFailed(epoch=2, cause="lost"))
+    assert bench.leader.state == "resting"
+    cancels = (_command(3, "cancel_command", command=1), _command(4, "cancel_command", command=2))
+    bench.command("cancel_command", command=1)
+    bench.command("cancel_command", command=2)
+    assert bench.outcomes() == []
+    bench.see()
+    bench.wait(100.0)
+    bench.see()
+    found = {"kept": 1, "refused": {1: ("d.t is gone", "look")}, "answered": "command 2"}
+    bench.tell(JournalRead(tail=3, base=3, commands=(*commands, *cancels), **found))
+    first = bench.finish()
+    assert (first.n, first.state, first.cause) == (1, "refused", "d.t is gone")
+    bench.written()
+    bench.tell(EpochOpened(epoch=4, enumerator=None))
+    second = bench.finish()
+    assert (second.n, second.state, second.result["checkpoint"]) == (2, "done", 3)
+
+
+@pytest.mark.parametrize("then", ["pause", "cancel_command"])
+def test_a_next_leader_answers_what_its_predecessor_carried_out_whatever_was_asked_since(then: str) -> None:
+    bench = Operated()
+    bench.see()
+    later = _command(2, then, command=1)
+    bench.leader.members = ()
+    bench.tell(JournalRead(tail=6, base=6, kept=1, commands=(_command(1, "pause_table", table="d.t"), later)))
+    assert bench.leader.state == "gathering"
+    assert (bench.finish().n, bench.outcomes()[0].state) == (1, "done")
+
+
+def test_a_pause_that_is_cancelled_lets_what_waits_for_an_epoch_wait_on() -> None:
+    bench = leading()
+    bench.members = ()
+    bench.command("restore", checkpoint=4)
+    bench.tell(BaseFound(n=1))
+    bench.see()
+    commands = (
+        _command(1, "restore", checkpoint=4), _command(2, "pause"), _command(3, "cancel_command", command=2),
+    )  # fmt: skip
+    bench.tell(JournalRead(tail=5, base=5, commands=commands))
+    assert bench.leader.state == "gathering"
+    assert bench.outcomes() == []

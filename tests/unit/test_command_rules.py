@@ -19,6 +19,7 @@ from cutline.common.commands.rules import COMMANDS, OPERATIONS, PHASES, STATES, 
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control.api import situation
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from cutline.services.control.dashboard import FOLDER
@@ -165,6 +166,15 @@ def shop(tmp_path: Path) -> PipelineStore:
     found = Store(f"file://{tmp_path}/store").pipeline("shop")
     found.define(DEFINITION)
     return found
+
+
+def test_a_command_that_is_being_cancelled_says_nothing_about_what_the_pipeline_will_be(shop: PipelineStore) -> None:
+    for kind in ("stop", "define"):
+        n = shop.commands.add(kind, {}, by="ann", now=1.0).n
+        assert situation.look(shop, {}, {}).pending[-1].n == n
+        shop.commands.add("cancel_command", {"command": n}, by="ann", now=1.0)
+    now = situation.look(shop, {}, {})
+    assert (now.state, [command.kind for command in now.pending]) == ("running", ["cancel_command"] * 2)
 
 
 async def test_a_define_that_failed_leaves_no_version_behind(tmp_path: Path, shop: PipelineStore) -> None:

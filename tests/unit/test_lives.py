@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cutline.common.errors import ConfigError
+from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.lives import Life, Lives
 from cutline.common.store.store import PipelineStore, Store
 from tests import records
@@ -175,6 +176,17 @@ def test_a_sweep_removes_what_is_left_of_ended_lives_and_nothing_else(url: str) 
     assert (crm.slots(), again.definition(), unfinished._numbers("spark")) == ([1], {"a": 1}, [1])
     assert other.read("lake/orders/data.parquet") == b"rows"
     assert other.read("shop/notes.txt") == b"a person's"
+
+
+def test_a_pipeline_that_is_being_deleted_is_not_defined_again_as_the_same(url: str) -> None:
+    shop = made(url, a=1)
+    command = shop.commands.add("delete", {}, by="ann", now=1.0)
+    shop.commands.put_outcome(Outcome(n=command.n, state="done", at=2.0, orders=Orders(mode="deleting")))
+    for definition in ({"a": 1}, {"a": 2}):
+        with pytest.raises(ConfigError, match="is being deleted; wait until it is gone"):
+            Store(url).pipeline("shop").define(definition)
+    deleted(shop)
+    assert Store(url).pipeline("shop").define({"a": 1})
 
 
 def test_nothing_can_be_written_to_a_name_without_a_pipeline(url: str) -> None:

@@ -38,6 +38,20 @@ def test_a_table_is_ones_own_by_its_id_and_taken_over_only_if_the_definition_say
     assert (refused is None) == (wanted in (Relation.OURS, Relation.UNMARKED, Relation.ADOPTED))
 
 
+def test_a_table_that_was_taken_over_is_not_taken_back() -> None:
+    """Two stores on one catalogue have a pipeline of one name each, and both say `adopt`."""
+    first, second = Owner(name="shop", id=OLD, adopts=True), Owner(name="shop", id=NEW, adopts=True)
+    assert second.relation("shop", OLD) == Relation.ADOPTED
+    assert first.relation("shop", NEW, {OLD}) == Relation.LATER
+    refused = first.refusal("the table", "shop", NEW, {OLD})
+    assert refused is not None
+    assert all(words in refused for words in ("taken over", OLD, NEW, "delete this pipeline"))
+    assert first.relation("shop", OLD, {OLD, NEW}) == Relation.OURS
+    assert Owner(name="shop", id=OLD, carried_over=True, adopts=True).relation("shop", NEW, {"shop"}) == Relation.LATER
+    third = Owner(name="shop", id="111111111111", adopts=True)
+    assert third.relation("shop", NEW, {OLD}) == Relation.ADOPTED
+
+
 def test_a_refusal_names_the_choices() -> None:
     owner = Owner(name="shop", id=NEW)
     assert owner.properties == {OWNER: "shop", ID: NEW}

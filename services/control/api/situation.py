@@ -1,6 +1,7 @@
 """What a pipeline is doing, for the question whether a command makes sense now.
 
-The mode is the one after all commands that were accepted: whoever stops a pipeline can't pause it a moment later. The
+The mode is the one after all commands that were accepted, without those that a later one cancels: whoever stops a
+pipeline can't pause it a moment later. The
 rules are those of common/commands/rules.py, as the leader has them. A command that passes here may still be refused by
 the leader, which knows more and decides in order.
 """
@@ -70,7 +71,9 @@ def look(
 ) -> Situation:
     """Read what the store has and put it together with the status ({}: Redis has none). Blocks: call it in a thread."""
     newest = found.commands.newest_outcome()
-    pending = found.commands.list(after=newest.n if newest else 0, limit=1000)
+    waiting = found.commands.list(after=newest.n if newest else 0, limit=1000)
+    withdrawn = {command.arguments.get("command") for command in waiting if command.kind == "cancel_command"}
+    pending = [command for command in waiting if command.n not in withdrawn]
     leader = status.get("enumerator", {})
     halted, ended = bool(leader.get("halted")), leader.get("ended") is not None
     mode: Mode = newest.orders.mode if newest else "running"

@@ -444,7 +444,7 @@ MUTANTS = (
     mutant(
         "a table that comes later to a pipeline without a snapshot has none either",
         ENUMERATOR,
-        "                begins = not (self.tables or self.gone or self._anew)\n",
+        "                begins = not (self.tables or self.gone)\n",
         "                begins = True\n",
         feature="start",
     ),

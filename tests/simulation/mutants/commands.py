@@ -72,8 +72,14 @@ COMMANDS: tuple[Mutant, ...] = (
     mutant(
         "the part forgets the commands that it has",
         ENUMERATOR,
-        '        machine.commands_done = commands["done"]',
-        "        pass",
+        '    return commands["done"], ',
+        "    return 0, ",
+    ),
+    Mutant(
+        "a command that a checkpoint has, or may have, is cancelled",
+        ((AGENDA, "        return kept or command.n == self.entered or leader.may_have(command, _request(command))\n",
+          "        return command.n == self.entered\n"),),
+        tests="test_agenda.py",
     ),
     Mutant(
         "a table leaves the stream inside a transaction, so that rows without a key come twice",
