@@ -157,7 +157,13 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a command that is cancelled leaves its orders",
-        ((AGENDA, "            target.orders = self.standing\n            target.answer", "            target.answer"),),
+        (
+            (
+                AGENDA,
+                "            target.orders = self.standing\n            target.answer",
+                "            target.answer",
+            ),
+        ),
         tests="test_agenda.py",
     ),
     Mutant(
@@ -167,8 +173,13 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "every table is read again only where a person asks for it",
-        ((LEADER, "            self._lost_again, self.halts = True, 0",
-          "            self.state = HALTED\n            return [*effects, self._dismiss()]"),),
+        (
+            (
+                LEADER,
+                "            self._lost_again, self.halts = True, 0",
+                "            self.state = HALTED\n            return [*effects, self._dismiss()]",
+            ),
+        ),
         tests="test_agenda.py",
     ),
 )
