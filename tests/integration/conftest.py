@@ -1,9 +1,10 @@
-"""Fixtures of the integration tests: a Spark session in the test process, a client of an empty Redis."""
+"""Fixtures of the integration tests: a Spark in the test process and a bench on it, a client of an empty Redis."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis as Client
@@ -12,6 +13,9 @@ from cutline.common.mesh.redis import connect
 from tests.conftest import started
 from tests.servers import Redis
 
+if TYPE_CHECKING:
+    from tests.integration.spark_bench import SparkBench
+
 
 @pytest.fixture(scope="session")
 def spark() -> Any:
@@ -19,6 +23,16 @@ def spark() -> Any:
     from cutline.spark_writer import session
 
     return session.start({"spark.driver.memory": "1g"})
+
+
+@pytest.fixture
+def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
+    """A Spark writer of this test, whose settings are the defaults."""
+    from tests.integration.spark_bench import SparkBench
+
+    made = SparkBench(spark, tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module", params=Redis.BY)

@@ -7,7 +7,7 @@ import os
 import re
 import struct
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date
 from decimal import Context, Decimal
@@ -30,13 +30,6 @@ from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import StagedLost
 from tests.conftest import FULL
 from tests.integration.spark_bench import Row, SparkBench, T, U, order, same, schema, stock
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
 
 
 def lake_table(bench: SparkBench, table: TableSchema, row: Row) -> LakeTable:

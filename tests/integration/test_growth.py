@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,13 +46,6 @@ class Pace:
 
 class Killed(Exception):
     """The process is killed here."""
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
 
 
 class Clock:

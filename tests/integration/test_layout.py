@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -33,14 +32,6 @@ from tests.integration.spark_bench import (
     schema,
     stock,
 )
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
-
 
 # Columns
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -26,13 +24,6 @@ from tests.integration.spark_bench import (
 
 V = schema("shop.visits", ("id",), id="bigint", region="varchar(20)", at="datetime", n="int")
 DAYS = [dt.datetime.fromisoformat(f"2026-01-0{day}T0{day}:30:00") for day in range(1, 5)]
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
 
 
 def visit(number: int, region: str | None = "eu", day: int | None = 0, n: int = 0) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from tests.integration.spark_bench import SparkBench, T, U, both_read, order, sc
 from tests.integration.test_orphans import unnamed
 
 NEVER_MS = 0
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
 
 
 def history(bench: SparkBench, count: int) -> Incarnation:

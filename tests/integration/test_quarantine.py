@@ -11,7 +11,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,13 +33,6 @@ from tests.integration.spark_bench import Heard, SparkBench, T, U, both_live, ne
 from tests.servers import Database, MariaDB
 
 BAD, HEALTHY = U.table_id, T.table_id
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
 
 
 def sql(*statements: str) -> Callable[[SparkBench], None]:

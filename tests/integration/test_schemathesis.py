@@ -113,6 +113,7 @@ def test_no_answer_is_a_server_error_and_no_call_above_the_role_is_carried_out(
         described = client.get("/openapi.json").json()["paths"]
     operations = [each for methods in described.values() for each in methods.values()]
     needed = {each["operationId"]: each["x-cutline-role"] for each in operations if "x-cutline-role" in each}
+
     def calls_of_the_role() -> list[dict[str, Any]]:
         return [call for _, call in control.store.access.logged(limit=100_000) if call["by"] == role]
 

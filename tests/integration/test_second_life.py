@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from cutline.common.errors import ConfigError
@@ -17,13 +13,6 @@ from tests.integration.spark_bench import Journal, SparkBench, T, U, schema
 ORDERS = [{"id": number, "note": f"old {number}", "price": None} for number in range(4)]
 NEW = [{"id": number, "note": f"new {number}", "price": None} for number in range(2)]
 PUBLICATIONS = "lake._cutline.publications"
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
 
 
 def lived(bench: SparkBench, starts: int = 3) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,6 @@ TABLES = [
 ]
 MOST_CALLS = 100
 """Before TableCalls.java a table of a batch took over 400."""
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
 
 
 def row(number: int, note: str) -> dict[str, Any]:

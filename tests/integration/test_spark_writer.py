@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -43,13 +43,6 @@ from cutline.spark_writer.iceberg.maintenance import expire
 from tests.integration.spark_bench import Journal, Row, SparkBench, T, U, load_iceberg, order, same, schema
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
-    made = SparkBench(spark, tmp_path)
-    yield made
-    made.close()
 
 
 def busy_history(journal: Journal, seed: int, checkpoints: int = 6) -> None:
