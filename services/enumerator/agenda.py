@@ -207,7 +207,7 @@ class Agenda:
         found |= dict.fromkeys(restores, "the source, to say whether it has the binlog")
         if self.queue:
             ahead = self.taken[-1].command if self.taken else None
-            why = "an epoch" if ahead is None else f"command {ahead.n} ({ahead.kind})"
+            why = "an epoch" if ahead is None else _named(ahead)
             found |= {command.n: why for command in self.queue}
         return found | dict.fromkeys(self.apart, "the Spark writer")
 
@@ -509,7 +509,7 @@ class Agenda:
             target.orders = self.standing
             target.answer("cancelled", *_withdrawn(cancel))
             if restarts and not leader.halted:
-                effects += leader.begin_anew(f"command {target.command.n} ({target.command.kind}) was cancelled")
+                effects += leader.begin_anew(f"{_named(target.command)} was cancelled")
         return effects
 
     def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
@@ -538,9 +538,9 @@ class Agenda:
             return []
         awaited = self._next_epoch()
         if awaited is not None and not awaited.begun:
-            return leader.begin_anew(f"command {awaited.command.n} ({awaited.command.kind})")
+            return leader.begin_anew(_named(awaited.command))
         if not self.leads and not leader.still:
-            return leader.stand_still(f"command {self.taken[-1].command.n} ({self.taken[-1].command.kind})")
+            return leader.stand_still(_named(self.taken[-1].command))
         return []
 
     def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import CutlineError, SourceLost
-from cutline.common.mesh.parts import load_part
+from cutline.common.mesh.parts import load_head
 from cutline.common.mesh.topology import reader_name
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry
@@ -21,7 +21,7 @@ def place_after(store: PipelineStore, n: int) -> Position | None:
     entry = store.entry(n)
     if not isinstance(entry, CheckpointEntry) or (part := entry.parts.get(reader_name(0))) is None:
         return None
-    head = load_part(store, part).head
+    head = load_head(store, part)
     main = head.get("cursors", {}).get("main")
     if main is None or head["stopped"] or head["atStop"]:
         return None

@@ -31,6 +31,11 @@ def earlier_of(text: str | None) -> frozenset[str]:
     return frozenset((text or "").split())
 
 
+def with_earlier(earlier: Collection[str], name: str | None, life: str | None) -> str:
+    """The property `EARLIER` of what is taken over from this life too, as `earlier_of` reads it."""
+    return " ".join(sorted({*earlier, life or str(name)}))
+
+
 class Relation(StrEnum):
     """What a table is to a pipeline: its own; its own, without the id so far; another life's, which it takes over;
     another life's; another life's, which took it over from this one; another pipeline's; nobody's."""
@@ -74,9 +79,9 @@ class Owner:
             return Relation.LATER
         return Relation.ADOPTED if self.adopts else Relation.EARLIER
 
-    def has(self, name: str | None, life: str | None, earlier: Collection[str] = ()) -> bool:
+    def has(self, name: str | None, life: str | None) -> bool:
         """Whether something with these marks was made by this life of the pipeline, or taken over by it."""
-        return self.relation(name, life, earlier) in (Relation.OURS, Relation.UNMARKED)
+        return self.relation(name, life) in (Relation.OURS, Relation.UNMARKED)
 
     def refusal(self, what: str, name: str | None, life: str | None, earlier: Collection[str] = ()) -> str | None:
         """Why this pipeline can't write `what`, which has this name and id, in one sentence with what a person can do;

@@ -45,7 +45,7 @@ from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.maintenance import expire
-from cutline.spark_writer.iceberg.owner import EARLIER, Relation, earlier_of
+from cutline.spark_writer.iceberg.owner import EARLIER, Relation, earlier_of, with_earlier
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.session import CATALOG
 
@@ -128,7 +128,7 @@ class Publications:
             adopted = self._lake.owner.relation(name, life, earlier) == Relation.ADOPTED
             properties = transaction.updateProperties().set(self._writer, self._mark)
             if adopted:
-                properties.set(self._earlier, " ".join(sorted(earlier | {life or str(name)})))
+                properties.set(self._earlier, with_earlier(earlier, name, life))
             properties.commit()
             gone = pa.array([*left, record.n], pa.int64())
             between, is_gone = (
@@ -317,10 +317,11 @@ def forget(lake: Lake) -> None:
         return
     publications = Publications(lake, 0)
     table = publications.load()
-    if not lake.owner.has(*publications._holder(table.metadata())):
+    name, life, _ = publications._holder(table.metadata())
+    if not lake.owner.has(name, life):
         return
-    name = f"{CATALOG}.{quoted(lake.own_namespace)}.{NAME}"
-    lake.session.sql(f"DELETE FROM {name} WHERE pipeline = '{lake.pipeline}'")
+    spark_name = f"{CATALOG}.{quoted(lake.own_namespace)}.{NAME}"
+    lake.session.sql(f"DELETE FROM {spark_name} WHERE pipeline = '{lake.pipeline}'")
     table.refresh()
     table.java.updateProperties().remove(publications._writer).remove(publications._earlier).commit()
 

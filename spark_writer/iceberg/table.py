@@ -60,7 +60,7 @@ from cutline.spark_writer.iceberg.metadata import Metadata
 from cutline.spark_writer.iceberg.metrics import description, footer_metrics, has_default_metrics
 from cutline.spark_writer.iceberg.naming import file_prefix
 from cutline.spark_writer.iceberg.objects import Rights
-from cutline.spark_writer.iceberg.owner import EARLIER, ID, OWNER, Owner, Relation, earlier_of
+from cutline.spark_writer.iceberg.owner import EARLIER, ID, OWNER, Owner, Relation, earlier_of, with_earlier
 from cutline.spark_writer.iceberg.partitioning import NOWHERE, PARTITION, write_files
 from cutline.spark_writer.iceberg.partitioning import chosen as partition_fields
 from cutline.spark_writer.iceberg.partitioning import recorded as partition_of
@@ -220,7 +220,7 @@ class LakeTable:
             if relation == Relation.ADOPTED:
                 main = base.ref("main")
                 at = None if main is None else int(main.snapshotId())
-                left = " ".join(sorted(earlier | {life or str(name)}))
+                left = with_earlier(earlier, name, life)
                 properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: left}
                 kept = (OFFSET, PARTITION, SORT, CHOICE)
                 gone = [key for key in base.properties() if key.startswith(kept)]
@@ -561,13 +561,12 @@ class LakeTable:
 
     def _delete_file(self, transaction: Any, file: DataFile, vector: Vector) -> Any:
         """Return Iceberg's DeleteFile for a vector of a data file."""
-        if vector.length and file.partition is None:
+        if not vector.length:
+            metrics, _ = self._metrics(vector.path, self.jvm.iceberg.MetricsConfig.forPositionDelete())
+            return position_deletes_to_java(self.jvm, transaction.table().spec(), file.partition, vector, metrics)
+        if file.partition is None:
             return self.calls.file(json.dumps(vector_description(vector, self.metadata().defaultSpecId())), None)
-        spec = transaction.table().spec()
-        if vector.length:
-            return to_java(self.jvm, spec, file.partition, vector)
-        metrics, _ = self._metrics(vector.path, self.jvm.iceberg.MetricsConfig.forPositionDelete())
-        return position_deletes_to_java(self.jvm, spec, file.partition, vector, metrics)
+        return to_java(self.jvm, transaction.table().spec(), file.partition, vector)
 
     def contents(self, snapshot_id: int) -> Contents:
         """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""

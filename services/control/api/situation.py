@@ -1,9 +1,8 @@
 """What a pipeline is doing, for the question whether a command makes sense now.
 
 The mode is the one after all commands that were accepted, without those that a later one cancels: whoever stops a
-pipeline can't pause it a moment later. The
-rules are those of common/commands/rules.py, as the leader has them. A command that passes here may still be refused by
-the leader, which knows more and decides in order.
+pipeline can't pause it a moment later. The rules are those of common/commands/rules.py, as the leader has them. A
+command that passes here may still be refused by the leader, which knows more and decides in order.
 """
 
 from __future__ import annotations
