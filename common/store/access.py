@@ -4,7 +4,7 @@
 |---|---|
 | `tokens/{id}.json` | a token: its name, role and hash, never the token itself |
 | `revoked/{id}.json` | who revoked it, and when |
-| `audit/{day}/{milliseconds since 1970:015d}.{nonce}.json` | a call that changed something, and its result |
+| `audit/{day}/{milliseconds since 1970:015d}.{microseconds:03d}{nonce}.json` | a call that changed something |
 | `denied/{last:015d}.{first:015d}.{nonce}.json` | refused calls of known callers, many in a file |
 | `strangers/{last:015d}.{first:015d}.{nonce}.json` | refused calls without a valid token, in the same way |
 
@@ -176,7 +176,8 @@ class AccessFiles:
 def audit_key(at: float) -> str:
     """A new key of a call at this time (seconds since 1970): keys are in the order of time."""
     day = datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d")
-    return f"{day}/{round(at * 1000):015d}.{secrets.token_hex(4)}"
+    milliseconds, microseconds = divmod(round(at * 1_000_000), 1000)
+    return f"{day}/{milliseconds:015d}.{microseconds:03d}{secrets.token_hex(4)}"
 
 
 def _ms(key: str) -> str:

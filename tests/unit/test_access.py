@@ -228,6 +228,11 @@ async def test_without_tokens_a_page_of_another_site_can_neither_act_nor_read(st
         assert "access-control-allow-origin" not in (await api.get("/v1/me", headers={"Origin": "http://a"})).headers
 
 
+def test_keys_of_the_audit_log_are_in_the_order_of_calls_within_a_millisecond() -> None:
+    keys = [audit_key(1_800_000_000.25 + number / 1_000_000) for number in range(3000)]
+    assert keys == sorted(keys)
+
+
 async def test_every_call_that_changes_something_is_in_the_audit_log_also_if_it_was_refused(
     api: httpx.AsyncClient, store: Store
 ) -> None:
