@@ -1,6 +1,7 @@
 """Splitting a table into chunks, lazily: the next chunk is made when a reader is about to need it.
 
-A table without a key is one chunk. Any other is split in one of two ways, as by Flink CDC's MySQL splitter and DBLog:
+A table without a key is one chunk, and so is one whose integer keys show that a chunk has room for all of it. Any other
+is split in one of two ways, as by Flink CDC's MySQL splitter and DBLog:
 
 - *even*: one integer key column whose values fill their range well. Bounds are arithmetic: min, min + step, ...
 - *walk*: anything else. Each bound is asked of MySQL (`FindBound`), which alone compares keys.
@@ -10,7 +11,8 @@ A chunk that a reader had to cut short leaves a `rest`, which is a chunk as well
 The first and the last chunk are open-ended, so the chunks cover every present and future key. In the even way the open
 chunk above the maximum is handed out first, while it is small: rows inserted during the snapshot come by the binlog.
 
-States: start -> (range or bound asked) -> even | walk -> done. Pure: the enumerator asks the questions of `wants`.
+States: start -> (range or bound asked) -> whole | even | walk -> done. Pure: the enumerator asks the questions of
+`wants`.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Splitter:
 
     def wants(self) -> str | None:
         """The question that the source must answer before `take` can give more: "range", "bound" or None."""
-        if self.asked or self.mode in ("done", "even") or not self.schema.key:
+        if self.asked or self.mode in ("done", "even", "whole") or not self.schema.key:
             return None
         if self.mode == "start":
             return "range" if self.integer_key else "bound"
@@ -82,13 +84,18 @@ class Splitter:
         """The answer to "range"."""
         self.asked = False
         if found.low is None or found.high is None:
+            self.mode = "whole"
+            return
+        keys = found.high - found.low + 1
+        spread = max(1.0, keys / max(1, self.estimate))
+        even = spread <= MAX_SPREAD
+        if keys <= (int(self.step * spread) if even else self.step):
+            self.mode = "whole"
+            return
+        if not even:
             self.mode = "walk"
             return
-        self.spread = max(1.0, (found.high - found.low + 1) / max(1, self.estimate))
-        if self.spread > MAX_SPREAD:
-            self.mode = "walk"
-            return
-        self.mode, self.last = "even", found.high
+        self.mode, self.last, self.spread = "even", found.high, spread
         self.next_start = (str(found.low),)
 
     def bounded(self, end: Key | None) -> list[SnapshotSplit]:
@@ -101,7 +108,7 @@ class Splitter:
     def take(self, count: int) -> list[SnapshotSplit]:
         """Up to `count` chunks that need no question."""
         splits: list[SnapshotSplit] = []
-        if not self.schema.key and not self.done and count:
+        if count and not self.done and (self.mode == "whole" or not self.schema.key):
             return self.bounded(None)
         while self.mode == "even" and len(splits) < count:
             assert self.last is not None

@@ -91,7 +91,8 @@ def lay_out(
     if known is not None:
         offset = int(known)
     else:
-        offset = 0 if _ids_agree(jvm, metadata, fields) else int(metadata.lastColumnId())
+        used = int(metadata.lastColumnId())  # 0: the table is new
+        offset = 0 if not used or _ids_agree(jvm, metadata, fields) else used
     fields = [_shifted(field, offset) for field in fields]
     # As JSON, since each call to the JVM costs more than the rest.
     key, defaults = _identifier(schema), int(metadata.formatVersion()) >= DEFAULTS_VERSION

@@ -42,6 +42,13 @@ def sync_files(paths: Iterable[str]) -> None:
         sync(folder)
 
 
+def sync_above(folder: str, levels: int) -> None:
+    """Sync so many of the folders above one of this machine, whose own names may be new as well."""
+    for _ in range(levels):
+        folder = os.path.dirname(folder)
+        sync(folder)
+
+
 def sync(path: str) -> None:
     """Sync one file or folder of this machine."""
     descriptor = os.open(path, os.O_RDONLY)

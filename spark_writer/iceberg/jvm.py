@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from py4j.java_gateway import JavaPackage
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -43,7 +43,29 @@ class Package:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._java, name)
-        self.__dict__[name] = found = Package(found) if isinstance(found, JavaPackage) else found
+        if isinstance(found, JavaPackage):
+            found = Package(found)
+        elif isinstance(found, JavaClass):
+            found = Class(found)
+        self.__dict__[name] = found
+        return found
+
+
+class Class:
+    """A Java class whose static methods are looked up once; Py4J asks the JVM at each access, for as long as a call."""
+
+    def __init__(self, java: JavaClass) -> None:
+        """Take Py4J's own."""
+        self._java = java
+
+    def __call__(self, *args: Any) -> Any:
+        """Return a new object."""
+        return self._java(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._java, name)
+        if isinstance(found, JavaMember):
+            self.__dict__[name] = found
         return found
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -61,6 +62,7 @@ class Lake:
         self.own_namespace = own_namespace
         self._options_of = options_of
         self._dead_rows = DeadRows()
+        self._namespaces: dict[str, Any] = {}  # Iceberg's Namespace of each name
         self.w = 0
         """The number of the start that writes, once it has claimed one; new files are named after it."""
         self.grace_began: Callable[[], float] = lambda: time.time() - RetentionConfig().grace_seconds
@@ -108,7 +110,13 @@ class Lake:
         return self.jvm.iceberg.catalog.TableIdentifier.of(self._namespace(namespace), name)
 
     def _namespace(self, namespace: str) -> Any:
-        return self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(namespace))
+        if namespace not in self._namespaces:
+            self._namespaces[namespace] = self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(namespace))
+        return self._namespaces[namespace]
+
+    @cached_property
+    def _no_columns(self) -> Any:
+        return self.jvm.iceberg.Schema(self.jvm.root.java.util.ArrayList())
 
     def load(self, table_id: str) -> LakeTable | None:
         """Return a table's lake table, or None. TableFault if a view or another owner's table has its name."""
@@ -131,7 +139,6 @@ class Lake:
         if table is not None:
             return table
         database, name = split_table_id(table_id)
-        no_columns = self.jvm.iceberg.Schema(self.jvm.root.java.util.ArrayList())
         version = str(self._version_of(table_id))
         properties = {
             **self._options_of(table_id).properties,
@@ -140,7 +147,7 @@ class Lake:
             VERSION: version,
             "format-version": version,
         }
-        table = self.table(table_id, self.create(database, name, no_columns, properties))
+        table = self.table(table_id, self.create(database, name, self._no_columns, properties))
         table.claim()
         return table
 

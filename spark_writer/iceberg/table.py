@@ -48,7 +48,7 @@ from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
 from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
 from cutline.spark_writer.iceberg.deletion_vectors import description as vector_description
-from cutline.spark_writer.iceberg.durable import local_path, sync_files
+from cutline.spark_writer.iceberg.durable import local_path, sync_above, sync_files
 from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage, file_size
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict, items
@@ -437,8 +437,7 @@ class LakeTable:
         names = frozenset(name for name in os.listdir(folder) if not name.startswith("."))
         sync_files(os.path.join(folder, name) for name in names - self._synced)
         if not self._synced:  # the table's own folder and that of its schema may be new too
-            above = os.path.dirname(folder)
-            sync_files([folder, above, os.path.dirname(above)])
+            sync_above(folder, 3)
         self._synced = names
 
     def head(self, ref: str) -> int | None:

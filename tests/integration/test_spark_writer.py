@@ -392,7 +392,7 @@ def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: SparkB
 
 
 def test_a_publication_names_only_what_was_synced(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file of the lake, then the catalogue; each publication has data files and deletion vectors of its own."""
+    """Every file of the lake with the folders above it, then the catalogue; each publication has files of its own."""
     journal, synced, published = bench.journal, list[str](), list[int]()
     folder, sync = journal.root / "lake", durable.sync
 
@@ -404,6 +404,8 @@ def test_a_publication_names_only_what_was_synced(bench: SparkBench, monkeypatch
         if reached == "published":
             files = {str(file) for file in folder.rglob("*") if file.is_file() and file.parent != folder}
             assert files <= set(synced)
+            named = {str(above) for file in files for above in Path(file).parents if above.is_relative_to(folder)}
+            assert named <= set(synced)
             before = max(at for at, path in enumerate(synced) if path in files)
             assert f"{folder}/catalog.db-wal" in synced[before:]
             published.append(len(files))

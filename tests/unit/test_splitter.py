@@ -79,15 +79,28 @@ def test_sparse_keys_walk_the_index() -> None:
 def test_an_empty_table_is_one_open_chunk() -> None:
     machine = splitter(estimate=0)
     machine.ranged(KeyRange(low=None, high=None))
-    assert machine.wants() == "bound"
-    assert bounds(machine.bounded(None)) == [(None, None)]
+    assert machine.wants() is None
+    assert bounds(machine.take(10)) == [(None, None)]
     assert machine.done
+    assert machine.take(10) == []
 
 
-def test_a_table_of_one_key_is_split_once() -> None:
-    machine = splitter(estimate=1)
-    machine.ranged(KeyRange(low=7, high=7))
-    assert bounds(machine.take(10)) == [("8", None), (None, "8")]
+def test_a_table_for_which_one_chunk_has_room_is_one_chunk() -> None:
+    for low, high, estimate in ((7, 7, 1), (1, 10, 0), (1, 10, 10), (-30, 9, 10), (1, 25, 7)):
+        machine = splitter(estimate=estimate)
+        machine.ranged(KeyRange(low=low, high=high))
+        assert machine.wants() is None
+        again = Splitter.restored("d.t", 1, machine.schema, json.loads(json.dumps(machine.to_json())))
+        assert machine.take(0) == []
+        assert bounds(machine.take(10)) == bounds(again.take(10)) == [(None, None)]
+        assert machine.done
+        assert machine.take(10) == []
+
+
+def test_an_estimate_far_below_the_keys_does_not_make_one_chunk_of_them() -> None:
+    machine = splitter(estimate=0)
+    machine.ranged(KeyRange(low=1, high=11))
+    assert machine.wants() == "bound"
 
 
 def test_composite_and_text_keys_are_compared_by_mysql_alone() -> None:
