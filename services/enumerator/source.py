@@ -48,7 +48,7 @@ from cutline.services.enumerator.events import (
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.services.sources.mysql.binlog_age import Place, look
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
-from cutline.services.sources.mysql.connection import Connection, break_connection, server_of
+from cutline.services.sources.mysql.connection import Connection, break_connection
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.keys import key_range, next_bound
 from cutline.services.sources.mysql.server import (
@@ -211,7 +211,7 @@ class SourceReader:
     def _on_connection(self, ask: Callable[[Connection, Server], T]) -> T:
         self._busy = True
         try:
-            if self.hosts.several and self._connection and server_of(self._connection) != self.hosts.current:
+            if self._connection and not self.hosts.leads_on(self._connection):
                 self._drop()  # the main cursor reads another server
             if self._connection is None:
                 self._connection = self.hosts.connect()

@@ -15,8 +15,9 @@ from cutline.common.errors import SourceRefused, Unavailable
 from cutline.common.mesh.messages import Limits, SnapshotSplit
 from cutline.common.threads import Threads
 from cutline.services.reader.pace import Pace
-from cutline.services.sources.mysql.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window
+from cutline.services.sources.mysql.chunk import ChunkEnd, Window
 from cutline.services.sources.mysql.connection import Connection
+from cutline.services.sources.mysql.kept import KEPT_SECONDS, KeptConnection
 from cutline.services.sources.mysql.server import threads_running
 
 LARGE_BYTES = 16 << 20
@@ -32,12 +33,13 @@ class ChunkReading:
 
     All chunks and their window are read in one thread: one chunk is closed before the next one begins. Another one asks
     how the server does meanwhile.
-    `connect` opens a connection to the source.
+    `connect` opens a connection to the source, `kept` has the one on which chunks are read.
     """
 
     def __init__(
         self,
         connect: Callable[[], Connection],
+        kept: KeptConnection,
         window: Window,
         *,
         max_threads_running: int | None,
@@ -45,6 +47,7 @@ class ChunkReading:
     ) -> None:
         """`name`: the pipeline's, for its threads."""
         self.split: SnapshotSplit
+        self.kept = kept
         self.window = window
         self._obstacle: str | None = None  # while the source is too busy or unreachable
         self._asked_at: float | None = None  # monotonic: since then an answer of the source is awaited
@@ -92,11 +95,13 @@ class ChunkReading:
         assert self._batches is not None
         return asyncio.create_task(self._thread.call(partial(next, self._batches)))
 
-    async def rest_window(self) -> None:
-        """Close the window's dump whenever no chunk has needed it for a while; never returns."""
+    async def rest(self) -> None:
+        """Close what no chunk has needed for a while, the connection and the window's dump; never returns."""
         while True:
-            await asyncio.sleep(WINDOW_IDLE_SECONDS / 2)
-            await self._thread.call(self.window.rest)
+            await asyncio.sleep(KEPT_SECONDS / 2)
+            for held in (self.kept, self.window):
+                if held.due:
+                    await self._thread.call(held.rest)
 
     def close(self) -> None:
         """End the SELECT, and all connections, as soon as the batch being read has arrived."""
@@ -106,7 +111,7 @@ class ChunkReading:
         self._questions.end()
 
     def _close(self) -> None:
-        with closing(self.window):
+        with closing(self.window), closing(self.kept):
             if self._batches is not None:
                 self._batches.close()
 

@@ -63,6 +63,7 @@ from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
 from cutline.services.sources.mysql.hosts import Hosts
+from cutline.services.sources.mysql.kept import KeptConnection
 from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
 
 RETRY_SECONDS = (0.5, 10.0)
@@ -128,6 +129,7 @@ class ReaderMember:
         self.streams = index == 0
         self.chunks = ChunkReading(
             self.hosts.connect,
+            KeptConnection(self.hosts.connect, self.hosts.leads_on),
             Window(BinlogCursor(self.hosts.connect, server_id=server_id)),
             max_threads_running=self.config.snapshot.max_threads_running,
             name=store.name,
@@ -144,7 +146,7 @@ class ReaderMember:
         self.loop.tell(Began())
         try:
             await self.loop.run(
-                self.links.pump(self.loop), self.links.idle(), self._publish_status(), self.chunks.rest_window()
+                self.links.pump(self.loop), self.links.idle(), self._publish_status(), self.chunks.rest()
             )
         finally:
             await self.links.close()
@@ -177,7 +179,7 @@ class ReaderMember:
                 self.chunks.begin(
                     split,
                     read_chunk(
-                        self.hosts.connect,
+                        self.chunks.kept,
                         split,
                         mode=self.config.snapshot.chunks,
                         seconds=self.config.snapshot.max_select_seconds,

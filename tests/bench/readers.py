@@ -22,6 +22,7 @@ from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import describe, table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
 from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.kept import KeptConnection
 from cutline.services.sources.mysql.keys import key_range
 from cutline.services.sources.mysql.server import flushed_position, gtid_executed, identify, position_at
 from cutline.services.sources.mysql.watermark import AgedPositions
@@ -89,12 +90,13 @@ def select_to_arrow(source: Source, table: str) -> Figures:
     splits = splitter.take(1_000_000)
     aged = AgedPositions()
     stopwatch, rows, ended = Stopwatch(), 0, 0
-    for split in splits:
-        for item in read_chunk(opened, split, mode="replay", aged=aged, seconds=600.0):
-            if isinstance(item, ChunkEnd):
-                ended += item.rows
-            else:
-                rows += item.num_rows
+    with closing(KeptConnection(opened)) as kept:
+        for split in splits:
+            for item in read_chunk(kept, split, mode="replay", aged=aged, seconds=600.0):
+                if isinstance(item, ChunkEnd):
+                    ended += item.rows
+                else:
+                    rows += item.num_rows
     if rows != ended or not splitter.done:
         raise RuntimeError(f"the chunks of {table} ended with {ended} rows, but gave {rows}")
     return stopwatch.figures(rows) | {"chunks": len(splits)}

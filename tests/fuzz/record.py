@@ -19,7 +19,7 @@ from typing import Any
 
 from cutline.common.schema import Column, TableSchema
 from cutline.services.sources.mysql.catalogue import table_schema
-from cutline.services.sources.mysql.connection import stream_rows
+from cutline.services.sources.mysql.connection import RowStream
 from cutline.services.sources.mysql.decode.result import ResultDecoder
 from cutline.services.sources.mysql.keys import select_rows
 from tests.servers import Database, MariaDB, MySQL
@@ -239,7 +239,7 @@ class Recorder:
         schema = self.schema(table)
         with closing(self.server.connect(database=DATABASE)) as connection:
             decoder, packets = ResultDecoder(schema), b""
-            blocks = stream_rows(connection, select_rows(schema, None, None))
+            blocks = RowStream(connection, select_rows(schema, None, None))
             while not decoder.done:
                 packets += (block := next(blocks))
                 decoder.feed(block)

@@ -11,7 +11,7 @@ import pytest
 
 from cutline.common.positions import Position
 from cutline.common.schema import TableSchema
-from cutline.services.sources.mysql.connection import Connection, Source, connect, stream_rows
+from cutline.services.sources.mysql.connection import Connection, RowStream, Source, connect
 from cutline.services.sources.mysql.decode.result import ResultDecoder
 from cutline.services.sources.mysql.keys import Key, select_rows
 from cutline.services.sources.mysql.server import (
@@ -60,7 +60,7 @@ def prepare(server: Database, xid: str, *statements: str) -> None:
 
 def rows_of(conn: Connection, schema: TableSchema, start: Key | None, end: Key | None) -> pa.Table:
     decoder = ResultDecoder(schema)
-    blocks = stream_rows(conn, select_rows(schema, start, end))
+    blocks = RowStream(conn, select_rows(schema, start, end))
     while not decoder.done:
         decoder.feed(next(blocks))
     batch = decoder.take()

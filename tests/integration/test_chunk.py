@@ -27,6 +27,7 @@ from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import describe, table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, checksum_of, read_chunk
 from cutline.services.sources.mysql.connection import Connection, Source, ask, connect
+from cutline.services.sources.mysql.kept import KeptConnection
 from cutline.services.sources.mysql.keys import key_range, next_bound
 from cutline.services.sources.mysql.server import (
     Server,
@@ -79,9 +80,9 @@ class ChunkedTable:
     def read(
         self, split: SnapshotSplit | None = None, mode: chunk.Mode = "replay", **options: Any
     ) -> tuple[pa.Table, ChunkEnd]:
-        with closing(Window(self.cursor())) as window:
+        with closing(Window(self.cursor())) as window, closing(KeptConnection(self.connect)) as kept:
             asked = {"mode": mode, "window": window} | options
-            *batches, end = read_chunk(self.connect, split or self.split(), **asked)
+            *batches, end = read_chunk(kept, split or self.split(), **asked)
         assert isinstance(end, ChunkEnd)
         table = pa.Table.from_batches(batches, schema=self.schema.arrow)
         assert table.num_rows == end.rows
@@ -215,7 +216,7 @@ def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(tabl
         f"INSERT INTO {chunked.table_id} SELECT id + 2000, v, d, NULL FROM {chunked.table_id}",
         f"INSERT INTO {chunked.table_id} SELECT id + 4000, v, d, b FROM {chunked.table_id}",
     )
-    *batches, end = read_chunk(chunked.connect, chunked.split(), mode="replay", batch_bytes=100_000)
+    *batches, end = read_chunk(KeptConnection(chunked.connect), chunked.split(), mode="replay", batch_bytes=100_000)
     assert isinstance(end, ChunkEnd)
     assert end.rows == sum(batch.num_rows for batch in batches) == 7200
     assert len(batches) > 1
@@ -270,7 +271,7 @@ def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..
     chunked = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 9000000)), (2, REPEAT('x', 9000000)), (3, 'x')")
     processes = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{chunked.server.user}'"
     others = set(chunked.server.execute(processes))  # dumps that tests before this one left to the server
-    reading = read_chunk(chunked.connect, chunked.split(), mode="replay", batch_bytes=1000)
+    reading = read_chunk(KeptConnection(chunked.connect), chunked.split(), mode="replay", batch_bytes=1000)
     next(reading)
     assert set(chunked.server.execute(processes)) - others
     reading.close()
@@ -305,7 +306,7 @@ def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_
     )
 
     def read_and_kill() -> None:
-        for _ in read_chunk(chunked.connect, chunked.split(), mode="replay", batch_bytes=1000):
+        for _ in read_chunk(KeptConnection(chunked.connect), chunked.split(), mode="replay", batch_bytes=1000):
             for (number,) in chunked.server.execute(running):
                 chunked.server.execute(f"KILL {number}")
 
@@ -373,7 +374,8 @@ def test_a_chunk_that_nobody_takes_is_cut_in_time_for_an_alter_and_the_writers_b
         " WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 800)"
         " SELECT REPEAT('x', 60000) FROM n"
     )
-    reading = read_chunk(chunked.connect, chunked.split(), mode="replay", batch_bytes=1 << 20, seconds=2.0)
+    kept = KeptConnection(chunked.connect)
+    reading = read_chunk(kept, chunked.split(), mode="replay", batch_bytes=1 << 20, seconds=2.0)
     taken = [next(reading)]
     done: list[str] = []
 
@@ -591,6 +593,133 @@ def test_ddl_between_the_watermarks_voids_an_exact_chunk(
         pytest.raises(NextGeneration),
     ):
         chunked.read(mode="exact")
+
+
+# --- the connection between two chunks --------------------------------------------------------------------------------
+
+
+class Keeping:
+    """Reads one chunk of a table after another on a connection that is kept in between."""
+
+    def __init__(self, chunked: ChunkedTable) -> None:
+        self.chunked, self.server = chunked, chunked.server
+        self.opened: list[int] = []
+        self.here = True
+        self.kept = KeptConnection(self._connect, lambda connection: self.here)
+
+    def _connect(self) -> Connection:
+        connection = self.chunked.connect()
+        self.opened.append(connection.thread_id())
+        return connection
+
+    def read(self, **options: Any) -> list[Any]:
+        options = {"mode": "replay"} | options
+        *batches, end = read_chunk(self.kept, self.chunked.split(), **options)
+        assert isinstance(end, ChunkEnd)
+        return [id for batch in batches for id in batch["id"].to_pylist()]
+
+    def held(self) -> set[int]:
+        """Those of its connections that the server has still."""
+        found = self.server.execute("SELECT ID FROM information_schema.PROCESSLIST")
+        return {int(number) for (number,) in found} & set(self.opened)
+
+    def closed(self) -> bool:
+        """Whether the server soon has none of them."""
+        deadline = time.monotonic() + 60
+        while self.held() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not self.held()
+
+
+@pytest.fixture
+def keeping(table: Callable[..., ChunkedTable]) -> Iterator[Keeping]:
+    found = Keeping(table("id INT PRIMARY KEY, v INT", "(1, 0), (2, 0), (3, 0)"))
+    with closing(found.kept):
+        yield found
+
+
+def test_chunks_are_read_one_after_another_on_one_connection_on_which_nothing_stays_open(keeping: Keeping) -> None:
+    prepared = "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'"
+    before = keeping.server.execute(prepared)
+    for number in range(4, 8):
+        keeping.server.execute(f"INSERT INTO {keeping.chunked.table_id} VALUES ({number}, 0)")
+        assert keeping.read() == list(range(1, number + 1))
+        assert keeping.server.execute(prepared) == before
+        listed = f"SELECT COMMAND FROM information_schema.PROCESSLIST WHERE ID = {keeping.opened[0]}"
+        assert keeping.server.scalar(listed) == "Sleep"
+        open_ones = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = "
+        assert keeping.server.scalar(f"{open_ones}{keeping.opened[0]}") == 0
+        keeping.server.execute(f"ALTER TABLE {keeping.chunked.table_id} COMMENT 'an ALTER waits for nothing {number}'")
+    assert len(keeping.opened) == 1
+
+
+def test_the_limits_of_the_chunk_before_do_not_hold_for_the_next(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[Any] = []
+    known = "SELECT @@net_write_timeout /*!80000 , @@max_execution_time */ /*M! , @@max_statement_time */"
+
+    def noted(conn: Connection) -> Server:
+        limits.append(ask(conn, known))
+        return identify(conn)
+
+    monkeypatch.setattr(chunk, "identify", noted)
+    for _ in range(2):
+        keeping.read(seconds=7.0)
+    assert len(keeping.opened) == 1
+    assert limits[0] == limits[1]
+
+
+def test_a_kept_connection_that_the_server_has_ended_is_replaced_and_the_chunk_does_not_fail(keeping: Keeping) -> None:
+    keeping.read()
+    keeping.server.execute(f"KILL {keeping.opened[0]}")
+    assert keeping.read() == [1, 2, 3]
+    assert len(keeping.opened) == 2
+
+
+def test_a_kept_connection_is_closed_after_a_while_and_where_the_pipeline_goes_to_another_server(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping.read()
+    keeping.kept.rest()
+    assert not keeping.kept.due
+    assert keeping.read() == [1, 2, 3]
+    assert len(keeping.opened) == 1
+    keeping.here = False
+    keeping.read()
+    assert len(keeping.opened) == 2
+    assert keeping.held() == {keeping.opened[1]} or keeping.held() == set(keeping.opened)  # the server may be slow
+    monkeypatch.setattr("cutline.services.sources.mysql.kept.KEPT_SECONDS", 0.0)
+    assert keeping.kept.due
+    keeping.kept.rest()
+    assert keeping.closed()
+    keeping.here = True
+    assert keeping.read() == [1, 2, 3]
+    assert len(keeping.opened) == 3
+    assert keeping.read() == [1, 2, 3]  # it was kept for too long, and nobody had closed it yet
+    assert len(keeping.opened) == 4
+
+
+def test_a_chunk_that_fails_or_is_cut_leaves_no_connection_in_an_unknown_state(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping.read()
+    keeping.server.execute(f"ALTER TABLE {keeping.chunked.table_id} ADD COLUMN w INT")
+    with pytest.raises(NextGeneration):
+        keeping.read()
+    assert keeping.closed()
+    keeping.chunked = ChunkedTable(keeping.server, keeping.chunked.table_id)
+    reading = read_chunk(keeping.kept, keeping.chunked.split(), mode="replay", batch_bytes=1)
+    next(reading)
+    reading.close()
+    assert keeping.closed()
+    assert keeping.read() == [1, 2, 3]
+    monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 0)
+    monkeypatch.setattr("cutline.services.sources.mysql.connection._BLOCK_BYTES", 1)
+    assert keeping.read(batch_bytes=1) == [1]
+    monkeypatch.undo()
+    assert keeping.read() == [1, 2, 3]
+    assert len(keeping.held()) == 1
 
 
 class Dumps:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import closing, nullcontext
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -24,6 +25,7 @@ from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, Mode, Window, read_chunk
 from cutline.services.sources.mysql.connection import connect
+from cutline.services.sources.mysql.kept import KeptConnection
 from cutline.services.sources.mysql.keys import next_bound
 from cutline.services.sources.mysql.watermark import ChunkHighs, fold
 from tests.conftest import FULL
@@ -189,7 +191,8 @@ def chunks(server: Database, schema: TableSchema, mode: Mode, step: int) -> tupl
     """The table in chunks of `step` rows, as an enumerator and a reader take turns: bounds, and what each gave."""
     bounds: list[Key | None] = [None]
     read: list[Any] = []
-    with closing(Window(BinlogCursor(lambda: connect(source_of(server)), server_id=77_007))) as window:
+    opened = partial(connect, source_of(server))
+    with closing(Window(BinlogCursor(opened, server_id=77_007))) as window, closing(KeptConnection(opened)) as kept:
         while True:
             with connected(server) as (conn, _):
                 end = next_bound(conn, schema, bounds[-1], step)
@@ -197,7 +200,7 @@ def chunks(server: Database, schema: TableSchema, mode: Mode, step: int) -> tupl
                 split_id="s", table_id=schema.table_id, generation=1, attempt=1, split_key_type=schema.split_key_type,
                 split_start=bounds[-1], split_end=end, schema=schema,
             )  # fmt: skip
-            read.append(list(read_chunk(lambda: connect(source_of(server)), split, mode=mode, window=window)))
+            read.append(list(read_chunk(kept, split, mode=mode, window=window)))
             bounds.append(end)
             if end is None:
                 return bounds, read

@@ -27,6 +27,7 @@ from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
 from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.kept import KeptConnection
 from tests.bench.meter import peak_mib
 from tests.bench.readers import in_a_fresh_process, place
 from tests.integration.mesh import Mesh
@@ -53,7 +54,7 @@ def chunks_of(source: Source, table: str) -> dict[str, Any]:
     )
     rows, sent, ahead = 0, None, None
     while True:
-        for item in read_chunk(lambda: connect(source), split, mode="replay", seconds=3600.0):
+        for item in read_chunk(KeptConnection(lambda: connect(source)), split, mode="replay", seconds=3600.0):
             sent = None if ahead is None else to_ipc(ahead)
             if isinstance(item, ChunkEnd):
                 rows, ahead = rows + item.rows, None

@@ -32,7 +32,7 @@ from cutline.common.schema import OP, ROW, SEQ, TableSchema, arrow_type, parse_t
 from cutline.services.sources.mysql import keys
 from cutline.services.sources.mysql.binlog.earlier_schema import earlier_schema
 from cutline.services.sources.mysql.catalogue import describe
-from cutline.services.sources.mysql.connection import Connection, Source, stream_rows
+from cutline.services.sources.mysql.connection import Connection, RowStream, Source
 from cutline.services.sources.mysql.connection import connect as cutline_connect
 from cutline.services.sources.mysql.decode import charsets, codes
 from cutline.services.sources.mysql.server import identify
@@ -165,7 +165,7 @@ def selected(
     """All rows by the SELECT that chunks are read with; with `cuts`, the bytes are fed in pieces of at most so many."""
     decoder = module.ResultDecoder(schema)
     random_sizes = random.Random(cuts)
-    for block in stream_rows(connection, keys.select_rows(schema, None, None)):
+    for block in RowStream(connection, keys.select_rows(schema, None, None)):
         at = 0
         while at < len(block):
             size = random_sizes.randint(1, cuts) if cuts else len(block)
@@ -414,7 +414,7 @@ def test_times_keep_every_fraction_and_zero_dates_are_null(source: Database, dat
     with closing(connect(source, database)) as connection:
         for module in BOTH:
             decoder = module.ResultDecoder(found.schema)
-            feed(decoder, stream_rows(connection, keys.select_rows(found.schema, None, None)))
+            feed(decoder, RowStream(connection, keys.select_rows(found.schema, None, None)))
             decoder.take()
             assert decoder.zero_dates["d"] == 4
             assert decoder.zero_dates["ts3"] == 4
@@ -873,7 +873,7 @@ def test_an_error_in_the_middle_of_a_result_is_raised_with_its_number(source: Da
         for module in BOTH:
             decoder = module.ResultDecoder(schema)
             with pytest.raises(pymysql.err.OperationalError, match="1242"):
-                feed(decoder, stream_rows(connection, sql))
+                feed(decoder, RowStream(connection, sql))
 
 
 # ---- generated schemas and rows --------------------------------------------------------------------------------------

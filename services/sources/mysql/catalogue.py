@@ -98,11 +98,12 @@ class _Catalogue:
     unique: dict[str, list[Any]]
 
     @classmethod
-    def read(cls, conn: Connection, table_ids: Sequence[str]) -> _Catalogue:
-        """Read them in three queries for all tables of a database."""
+    def read(cls, conn: Connection, table_ids: Sequence[str], *, sizes: bool = True) -> _Catalogue:
+        """Read them in three queries for all tables of a database. Without `sizes` the server need not estimate any."""
+        estimates = "TABLE_ROWS, AVG_ROW_LENGTH" if sizes else "NULL, NULL"
         tables = _rows_by_table(
             conn,
-            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, AVG_ROW_LENGTH, TABLE_COLLATION"
+            f"SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, {estimates}, TABLE_COLLATION"
             " FROM information_schema.TABLES WHERE {tables} AND TABLE_TYPE <> 'VIEW'",
             table_ids,
         )
@@ -127,7 +128,7 @@ def table_schema(conn: Connection, table_id: str, identity: Sequence[str] = ()) 
 
     `identity`: columns that the user declares unique; they are the key if the table has none.
     """
-    catalogue = _Catalogue.read(conn, [table_id])
+    catalogue = _Catalogue.read(conn, [table_id], sizes=False)
     if not catalogue.tables[table_id] or not catalogue.columns[table_id]:
         raise NextGeneration(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
     return _schema(catalogue, table_id, identity)[0]

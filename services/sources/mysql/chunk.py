@@ -60,8 +60,9 @@ from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.binlog.event_bodies import MAX_ROW_BYTES
 from cutline.services.sources.mysql.binlog.routes import Route, has_row_over
 from cutline.services.sources.mysql.catalogue import index_of, table_schema
-from cutline.services.sources.mysql.connection import Connection, stream_rows, translate_errors
+from cutline.services.sources.mysql.connection import Connection, RowStream, translate_errors
 from cutline.services.sources.mysql.decode.result import ResultDecoder
+from cutline.services.sources.mysql.kept import KeptConnection
 from cutline.services.sources.mysql.keys import indistinct, locate, not_identified, select_rows
 from cutline.services.sources.mysql.server import (
     FIRST_OFFSET,
@@ -116,7 +117,7 @@ class _NothingInTime(Exception):
 
 
 def read_chunk(
-    connect: Callable[[], Connection],
+    kept: KeptConnection,
     split: SnapshotSplit,
     *,
     mode: Mode,
@@ -126,8 +127,8 @@ def read_chunk(
     aged: AgedPositions | None = None,
     window: Window | None = None,
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
-    """Read a chunk on a connection of its own: batches of about `batch_bytes` with the schema's columns, then
-    `ChunkEnd`.
+    """Read a chunk, on a connection that `kept` has or opens: batches of about `batch_bytes` with the schema's columns,
+    then `ChunkEnd`, when the connection is left to the next chunk.
 
     Each batch is read when it is requested; meanwhile the server waits, and after `seconds` it ends the SELECT: the
     chunk is cut. A SELECT that gives fewer than two rows in its time is tried again with more. In `exact` on MySQL the
@@ -143,7 +144,7 @@ def read_chunk(
     for patience in MORE_PATIENCE:
         try:
             yield from _read(
-                connect, split, mode, batch_bytes, seconds * patience, identity, aged or AgedPositions(), window
+                kept, split, mode, batch_bytes, seconds * patience, identity, aged or AgedPositions(), window
             )
             return
         except _NothingInTime:
@@ -156,7 +157,7 @@ def read_chunk(
 
 
 def _read(
-    connect: Callable[[], Connection],
+    kept: KeptConnection,
     split: SnapshotSplit,
     mode: Mode,
     batch_bytes: int,
@@ -165,15 +166,15 @@ def _read(
     aged: AgedPositions,
     window: Window | None,
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
+    keyed = bool(split.schema.key)
     with ExitStack() as connections:
-        conn = connections.enter_context(closing(connect()))
+        conn = connections.enter_context(closing(kept.take() if keyed else kept.new()))
         server = identify(conn)
         if mode == "exact" and server.mysql and not server.gtid:
             raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
         _same_table(conn, split, identity)
         key = split.ordered.key
         index = index_of(conn, split.table_id, key) if key else None  # before low, which should be taken late
-        keyed = bool(split.schema.key)
         if keyed:
             low = _low(conn, server, aged)
             limit_statements(conn, server, seconds)
@@ -182,7 +183,7 @@ def _read(
         tally = _Tally(deadline=time.monotonic() + seconds if keyed else math.inf)
         streamed = mode == "replay" or not server.mysql or not keyed
         rows: list[pa.RecordBatch] = []
-        for batch in _rows(connect, conn, split, index, batch_bytes, identity, tally):
+        for batch in _rows(kept, conn, split, index, batch_bytes, identity, tally):
             if streamed:
                 tally.add(batch)
                 yield batch
@@ -192,7 +193,7 @@ def _read(
         if tally.cut_at is not None or time.monotonic() >= tally.deadline:
             # the server may have ended this connection, or is still sending rows that we don't need: close it
             connections.close()
-            conn = connections.enter_context(closing(connect()))
+            conn = connections.enter_context(closing(kept.new()))
             if identify(conn) != server:
                 raise Unavailable(
                     f"Another server answers now than when {split.table_id} was read; the chunk is read again"
@@ -209,7 +210,10 @@ def _read(
                 tally.add(batch)
                 yield batch
         _same_table(conn, split, identity)
-    yield ChunkEnd(  # with the connection closed: a caller that has the end need not resume this generator
+        if keyed:  # else it can be asked several statements at once
+            connections.pop_all()
+            kept.leave(conn)
+    yield ChunkEnd(  # with nothing open: a caller that has the end need not resume this generator
         low=low,
         high=high,
         rows=tally.rows,
@@ -331,7 +335,7 @@ class _Tally:
 
 
 def _rows(
-    connect: Callable[[], Connection],
+    kept: KeptConnection,
     conn: Connection,
     split: SnapshotSplit,
     index: str | None,
@@ -346,7 +350,7 @@ def _rows(
     """
     schema = split.ordered
     decoder = ResultDecoder(schema)
-    blocks = stream_rows(conn, select_rows(schema, split.split_start, split.split_end, index=index))
+    blocks = RowStream(conn, select_rows(schema, split.split_start, split.split_end, index=index))
     held: pa.RecordBatch | None = None
     given, given_bytes, over = 0, 0, False
     while not (decoder.done or over):
@@ -362,7 +366,7 @@ def _rows(
                 over = True
             batch = decoder.take() if decoder.size >= batch_bytes or decoder.done or over else None
         except ValueError as error:  # was the table changed before the SELECT?
-            with closing(connect()) as other:
+            with closing(kept.new()) as other:
                 _same_table(other, split, identity)
             raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
         ready = None
@@ -386,6 +390,9 @@ def _rows(
         if ready is not None:
             yield ready
         del ready
+    if not over:
+        with translate_errors(schema.table_id, schema.table_id):
+            blocks.end()
     tally.zero_dates = decoder.zero_dates
     if held is not None:
         yield held
@@ -516,9 +523,14 @@ class Window:
             raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
         return changes
 
+    @property
+    def due(self) -> bool:
+        """Whether `rest` has something to close."""
+        return self._cursor.connected and time.monotonic() - self._used > WINDOW_IDLE_SECONDS
+
     def rest(self) -> None:
         """Close the dump if no chunk has needed it for a while; call it from time to time."""
-        if time.monotonic() - self._used > WINDOW_IDLE_SECONDS:
+        if self.due:
             self.close()
 
     def close(self) -> None:

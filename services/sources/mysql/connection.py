@@ -313,6 +313,15 @@ def _connected(source: Source, context: ssl.SSLContext | None) -> Connection:
     return connection
 
 
+def renew(connection: Connection) -> None:
+    """Give a connection that is used again its session once more, and verify it, in the time that a login may take.
+    Errors as those of `connect`, or ConfigError; close it then."""
+    untyped: Any = connection
+    usual, untyped._read_timeout = untyped._read_timeout, max(_HANDSHAKE_SECONDS, untyped.connect_timeout)
+    _prepare(connection)
+    untyped._read_timeout = usual
+
+
 def _prepare(connection: Connection) -> None:
     """Give the connection Cutline's session, and verify it. SourceRefused if the server or a proxy forces another."""
     ask(connection, session.statement())
@@ -443,36 +452,59 @@ def columns_of(conn: Connection, sql: str, *, table: str) -> list[str]:
         statement, columns = struct.unpack_from("<xIH", head)
         fields = [conn._read_packet(FieldDescriptorPacket) for _ in range(columns)]  # type: ignore[no-untyped-call]
         conn._read_packet()  # type: ignore[no-untyped-call]
-        conn._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))  # type: ignore[attr-defined]
+        _close_statement(conn, statement)
     return [str(field.org_name) for field in fields]
 
 
-def stream_rows(conn: Connection, sql: str) -> Iterator[memoryview]:
-    """Run a SELECT and yield its rows in the binary protocol as they arrive: blocks of the bytes after the column
-    definitions, which may begin and end inside a row.
+class RowStream:
+    """A SELECT's rows in the binary protocol as they arrive: blocks of the bytes after the column definitions, which
+    may begin and end inside a row.
 
     A block is valid until the next one is requested. The caller finds the end of the rows (an EOF or ERR packet) in
-    the bytes and requests no more after it; a connection whose rows were not all taken can't be used again. The
-    statement stays prepared as long as the connection. Errors come as PyMySQL's own: wrap each step in
-    `translate_errors`.
+    the bytes and requests no more after it. The connection can be used again once all rows were taken; `end` then
+    closes the statement, which otherwise stays prepared as long as the connection. Errors come as PyMySQL's own: wrap
+    each step in `translate_errors`.
     """
-    conn._execute_command(COMMAND.COM_STMT_PREPARE, sql)  # type: ignore[attr-defined]
-    statement, columns = struct.unpack_from("<xIH", conn._read_packet().get_all_data())  # type: ignore[no-untyped-call]
-    for _ in range(columns + 1):  # the column definitions, and the EOF packet after them
-        conn._read_packet()  # type: ignore[no-untyped-call]
-    conn._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))  # type: ignore[attr-defined]
-    columns = conn._read_packet().read_length_encoded_integer()  # type: ignore[no-untyped-call]
-    for _ in range(columns + 1):
-        conn._read_packet()  # type: ignore[no-untyped-call]
-    # PyMySQL's buffer may hold the first rows already, read together with the definitions
-    buffered = memoryview(conn._rfile.read1(-1))  # type: ignore[attr-defined]
-    yield from (buffered[at : at + _BLOCK_BYTES] for at in range(0, len(buffered), _BLOCK_BYTES))
-    wire: socket.socket = conn._sock  # type: ignore[attr-defined]
-    buffer = memoryview(bytearray(_BLOCK_BYTES))
-    while size := wire.recv_into(buffer):
-        yield buffer[:size]
-        gather(wire)
-    raise EOFError("the server closed the connection within a result")
+
+    def __init__(self, conn: Connection, sql: str) -> None:
+        """The SELECT runs when the first block is requested."""
+        self._conn = conn
+        self._statement = 0
+        self._blocks = self._run(sql)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return self
+
+    def __next__(self) -> memoryview:
+        return next(self._blocks)
+
+    def _run(self, sql: str) -> Iterator[memoryview]:
+        conn: Any = self._conn
+        conn._execute_command(COMMAND.COM_STMT_PREPARE, sql)
+        self._statement, columns = struct.unpack_from("<xIH", conn._read_packet().get_all_data())
+        for _ in range(columns + 1):  # the column definitions, and the EOF packet after them
+            conn._read_packet()
+        conn._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", self._statement, 0, 1))
+        columns = conn._read_packet().read_length_encoded_integer()
+        for _ in range(columns + 1):
+            conn._read_packet()
+        # PyMySQL's buffer may hold the first rows already, read together with the definitions
+        buffered = memoryview(conn._rfile.read1(-1))
+        yield from (buffered[at : at + _BLOCK_BYTES] for at in range(0, len(buffered), _BLOCK_BYTES))
+        wire: socket.socket = conn._sock
+        buffer = memoryview(bytearray(_BLOCK_BYTES))
+        while size := wire.recv_into(buffer):
+            yield buffer[:size]
+            gather(wire)
+        raise EOFError("the server closed the connection within a result")
+
+    def end(self) -> None:
+        """Close the statement; the server sends no answer."""
+        _close_statement(self._conn, self._statement)
+
+
+def _close_statement(conn: Connection, statement: int) -> None:
+    conn._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))  # type: ignore[attr-defined]
 
 
 def gather(wire: socket.socket, seconds: float = PAUSE_SECONDS) -> None:

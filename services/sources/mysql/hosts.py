@@ -32,7 +32,7 @@ from cutline.common.config.source import Address, SourceConfig
 from cutline.common.errors import CutlineError, SourceRefused, Unavailable
 from cutline.common.mesh.topology import reader_name
 from cutline.common.positions import High, Position
-from cutline.services.sources.mysql.connection import LOGIN_REFUSED, Connection, Source, connect
+from cutline.services.sources.mysql.connection import LOGIN_REFUSED, Connection, Source, connect, server_of
 from cutline.services.sources.mysql.requirements import setting_faults, takeover_fault
 from cutline.services.sources.mysql.server import flushed_position, identify
 
@@ -139,6 +139,10 @@ class Hosts:
                     self._current, self._connected = address, True
             return connection
         raise (SourceRefused if refused else Unavailable)(f"No server of the source can be used: {'; '.join(problems)}")
+
+    def leads_on(self, connection: Connection) -> bool:
+        """Whether an open connection goes to the server to which the next one would."""
+        return not self.several or server_of(connection) == self._current
 
     def connect_to(self, address: Address) -> Connection:
         """A connection to this server of the source, whichever is in use."""

@@ -51,7 +51,11 @@ class Server:
 
 def identify(conn: Connection) -> Server:
     """Ask the server for its identity; at each connect, since another server may answer at the same address."""
-    (version, server_id, lower_case), *_ = ask(conn, "SELECT @@version, @@server_id, @@lower_case_table_names")
+    # MariaDB ignores the comment.
+    (version, server_id, lower_case, *own), *_ = ask(
+        conn,
+        "SELECT @@version, @@server_id, @@lower_case_table_names /*!50700 , @@server_uuid, @@GLOBAL.gtid_mode */",
+    )
     folds_case = lower_case != "0"
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if "mariadb" in version.lower():
@@ -66,9 +70,8 @@ def identify(conn: Connection) -> Server:
             folds_case=folds_case,
             states_ends="binlog_legacy_event_pos" not in known,
         )
-    known = variables(conn, "server_uuid", "gtid_mode")
-    gtid = known.get("gtid_mode", "OFF").upper() == "ON"
-    identity = known.get("server_uuid", "")
+    identity, gtid_mode = own or ("", "OFF")
+    gtid = gtid_mode.upper() == "ON"
     return Server(flavour="mysql", version=numbers, identity=identity, gtid=gtid, folds_case=folds_case)
 
 
