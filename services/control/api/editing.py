@@ -92,8 +92,9 @@ class Edit:
     async def _check_source(self, config: PipelineConfig) -> None:
         folds_case = catalogue.folds_case(config.definition()["sink"])
         try:
-            await self.asked.shared.sources.run(partial(reach, config.source))
-            await self.asked.shared.sources.run(partial(check_source, config, begun=True, folds_case=folds_case))
+            run, check = self.asked.shared.sources.run, partial(check_source, begun=True, folds_case=folds_case)
+            await run(partial(reach, config.source), config.source)
+            await run(partial(check, config), config.source)
         except ConfigError as error:
             raise refused(422, error) from error
 
