@@ -10,13 +10,13 @@ from fastapi import Depends, Header, Query
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
-from cutline.common.mesh.loop import in_store
 from cutline.services.control.api import definitions
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.models import CommandView
 from cutline.services.control.api.named import reach
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.situation import Situation
+from cutline.services.control.store_calls import in_store
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.spark_writer import catalogue
 

@@ -13,7 +13,6 @@ from fastapi import Header, Path, Query, Request, Response
 
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
@@ -28,6 +27,7 @@ from cutline.services.control.api.plan import Plan, plan
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.source_threads import ALL
 from cutline.services.control.api.waiting import Wait, matches, until
+from cutline.services.control.store_calls import in_store
 from cutline.services.run.preflight import check, differences
 
 routes = router("pipelines")
