@@ -55,8 +55,8 @@ _SWE7_ESCAPED = _SWE7 | {ord("\\"): ord("\\")}
 @dataclass(frozen=True, slots=True)
 class Token:
     """`value` is as written, except that a `name` is without its quotes, and that a backslash without a meaning
-    (NO_BACKSLASH_ESCAPES) is doubled. A `text` is a literal in quotes. `apart`: a space or a comment is before it, and the
-    session's sql_mode is without IGNORE_SPACE."""
+    (NO_BACKSLASH_ESCAPES) is doubled. A `text` is a literal in quotes. `apart`: a space or a comment is before it, and
+    the session's sql_mode is without IGNORE_SPACE."""
 
     kind: Literal["name", "text", "word", "number", "sign"]
     value: str
