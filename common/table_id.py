@@ -1,9 +1,10 @@
 """A table's identity, the pair of its database and its name, as text (pure): the only file that joins and splits them.
 
-Names may have dots, so `database.table` alone is ambiguous: `my.db.t` is table `t` of database `my.db`, or table `db.t`
-of `my`. As in SQL, a name with a dot, or with a backtick at its beginning, is quoted by backticks, in which a backtick
-is doubled: `` `my.db`.t `` and `` my.`db.t` ``. All others are plain, so nearly all ids are: `shop.orders`. An id is
-injective: two pairs never share one. Records, messages, the API and the lake's properties have tables by it.
+Names may have dots, so `database.table` alone is ambiguous: `my.db.t` is table `t` of database `my.db`, or table
+`db.t` of `my`. As in SQL, a name with a dot, or with a backtick at its beginning, is quoted by backticks, in which a
+backtick is doubled: `` `my.db`.t `` and `` my.`db.t` ``; so is one that begins with `!`, which before a glob means an
+exclusion. All others are plain, so nearly all ids are: `shop.orders`. An id is injective: two pairs never share one.
+Records, messages, the API and the lake's properties have tables by it.
 
 A glob on tables is written in the same way; wildcards work inside backticks too.
 """
@@ -102,4 +103,4 @@ def meant(text: str, known: Iterable[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`" if "." in name or name.startswith("`") else name
+    return "`" + name.replace("`", "``") + "`" if "." in name or name.startswith(("`", "!")) else name

@@ -64,17 +64,17 @@ START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
 def _glob_problem(pattern: object) -> str | None:
     """The pattern and why it is no glob on tables; None if it is one."""
     if isinstance(pattern, str):
-        exclusion = "!" if pattern.startswith("!") else ""
+        exclusion, glob = _halves(pattern)
         with suppress(ValueError):
-            names = split_names(pattern.removeprefix("!"))
+            names = split_names(glob)
             if len(names) > 2 and all(names):
-                written = " or ".join(repr(exclusion + each) for each in spellings(pattern.removeprefix("!")))
+                written = " or ".join(repr(exclusion + each) for each in spellings(glob))
                 return f"{pattern!r}, which is ambiguous since a name in it has a dot; write it as {written}"
-            if len(names) == 2 and all(names) and not names[0].startswith("!"):
+            if len(names) == 2 and all(names) and not glob.startswith("!"):
                 return None
     return (
-        f'{pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"; a name with a dot is written'
-        ' in backticks, as in "`my.db`.*"'
+        f'{pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"; a name with a dot, or with "!"'
+        ' at its beginning, is written in backticks, as in "`my.db`.*"'
     )
 
 
@@ -88,11 +88,16 @@ def _carried(glob: object) -> object:
     """A glob of a stored definition, which may be one of the first versions, as this one writes it."""
     if not isinstance(glob, str):
         return glob
-    exclusion = "!" if glob.startswith("!") else ""
+    exclusion, tables = _halves(glob)
     with suppress(ValueError):
-        if len(written := spellings(glob.removeprefix("!"))) > 1:
+        if len(written := spellings(tables)) > 1:
             return exclusion + written[0]
     return glob
+
+
+def _halves(pattern: str) -> tuple[str, str]:
+    """The `!` of an exclusion, or nothing, and the glob after it."""
+    return ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
 
 
 TableGlob = Annotated[str, AfterValidator(_glob)]

@@ -21,7 +21,7 @@ from cutline.services.sources.mysql.preflight import folded
 from tests import records
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = st.text(st.sampled_from(".`*ab x/:#"), max_size=6) | st.text(max_size=64)
+NAMES = st.text(st.sampled_from(".`!*ab x/:#"), max_size=6) | st.text(max_size=64)
 PAIRS = st.tuples(NAMES, NAMES)
 
 
@@ -40,12 +40,13 @@ def test_a_table_map_names_a_pair(pair: tuple[str, str]) -> None:
     assert described(map_without_columns(table_id_of(*pair)))[1] == table_id_of(*pair)
 
 
-def test_names_are_in_backticks_only_if_they_have_a_dot_or_begin_with_a_backtick() -> None:
+def test_names_are_in_backticks_only_if_they_have_a_dot_or_begin_with_a_backtick_or_an_exclamation_mark() -> None:
     assert table_id_of("shop", "orders") == "shop.orders"
     assert table_id_of("shop", "t`x") == "shop.t`x"
     assert table_id_of("my.db", "t") == "`my.db`.t"
     assert table_id_of("my", "db.t") == "my.`db.t`"
     assert table_id_of("`", "a.`b") == "````.`a.``b`"
+    assert table_id_of("!db", "a!") == "`!db`.a!"
     assert unquoted("`my.db`.t") == unquoted("my.`db.t`") == "my.db.t"
 
 
@@ -65,8 +66,8 @@ ODD = ("a*", "a?", "[a]", "[!a]", "[", "]", "a", "aa", "b", "!", "`", "a.b*", "*
 
 @pytest.mark.parametrize("name", ODD)
 def test_the_glob_of_a_table_matches_it_and_no_other_table(name: str) -> None:
-    tables = [table_id_of(database, each) for each in ODD for database in ("shop", "sh*p", "sh[o]p")]
-    for table_id in (table_id_of("shop", name), table_id_of("sh*p", name)):
+    tables = [table_id_of(database, each) for each in ODD for database in ("shop", "sh*p", "sh[o]p", "!shop")]
+    for table_id in (table_id_of("shop", name), table_id_of("sh*p", name), table_id_of("!shop", name)):
         assert select_tables([glob_of(table_id)], tables) == (table_id,)
         globs = json.dumps(["*.*", f"!{glob_of(table_id)}"])
         read = parse(f"name: shop\nsource: {{host: h, user: u}}\ntables: {globs}\nsink: {{warehouse: w}}\n")
