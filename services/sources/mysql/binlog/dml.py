@@ -13,16 +13,18 @@ views other tables of their databases; tables that it only reads stay as they ar
 Of several tables in the references each may be a target.
 
 **In doubt there is no such part**, and any table that the statement names counts: another verb; a name before a
-parenthesis that is no word of SQL and no function of every server (it may be a routine, which writes what it likes);
-a comment that only some versions execute; several statements; sql_mode=ORACLE.
+parenthesis that is no word of SQL and no function of every server (it may be a routine, which writes what it likes,
+and if it has no database before it, one of the session's database); a comment that only some versions execute; several
+statements; sql_mode=ORACLE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from cutline.services.sources.mysql.binlog.sql import Token
 
+_DOT = Token("sign", ".")
 _MODIFIERS = frozenset("LOW_PRIORITY DELAYED HIGH_PRIORITY QUICK IGNORE".split())
 _AFTER_INSERTED = frozenset("( VALUES VALUE SELECT SET WITH TABLE PARTITION".split())
 _ENDS_DELETE = frozenset("WHERE ORDER LIMIT RETURNING".split())
@@ -36,7 +38,7 @@ _WORDS = frozenset(
 """Reserved words of both servers, which no routine is called by, that may come before a parenthesis."""
 _TYPES = frozenset("BINARY CHAR DATE DATETIME DECIMAL NCHAR TIME".split())
 _FUNCTIONS = frozenset(
-    "ABS ACOS ADDDATE ADDTIME AES_DECRYPT AES_ENCRYPT AGAINST ASCII ASIN ATAN ATAN2 AVG BIN BIT_AND BIT_COUNT"
+    "ABS ACOS ADDDATE ADDTIME AES_DECRYPT AES_ENCRYPT ASCII ASIN ATAN ATAN2 AVG BIN BIT_AND BIT_COUNT"
     " BIT_LENGTH BIT_OR BIT_XOR CAST CEIL CEILING CHARACTER_LENGTH CHARSET CHAR_LENGTH COALESCE COERCIBILITY"
     " COLLATION COMPRESS CONCAT CONCAT_WS CONNECTION_ID CONV CONVERT CONVERT_TZ COS COT COUNT CRC32 CUME_DIST"
     " CURDATE CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER CURTIME DATABASE DATEDIFF DATE_ADD"
@@ -47,10 +49,10 @@ _FUNCTIONS = frozenset(
     " JSON_EXTRACT JSON_INSERT JSON_KEYS JSON_LENGTH JSON_OBJECT JSON_OBJECTAGG JSON_QUOTE JSON_REMOVE"
     " JSON_REPLACE JSON_SEARCH JSON_SET JSON_TYPE JSON_UNQUOTE JSON_VALID LAG LAST_DAY LAST_INSERT_ID"
     " LAST_VALUE LCASE LEAD LEAST LEFT LENGTH LN LOCALTIME LOCALTIMESTAMP LOCATE LOG LOG10 LOG2 LOWER LPAD"
-    " LTRIM MAKEDATE MAKETIME MAKE_SET MATCH MAX MD5 MICROSECOND MID MIN MINUTE MOD MONTH MONTHNAME NOW"
+    " LTRIM MAKEDATE MAKETIME MAKE_SET MATCH MAX MICROSECOND MID MIN MINUTE MOD MONTH MONTHNAME NOW"
     " NTH_VALUE NTILE NULLIF OCT OCTET_LENGTH ORD PERCENT_RANK PERIOD_ADD PERIOD_DIFF PI POSITION POW POWER"
     " QUARTER QUOTE RADIANS RAND RANK REGEXP_INSTR REGEXP_REPLACE REGEXP_SUBSTR REPEAT REPLACE REVERSE RIGHT"
-    " ROUND ROW ROW_COUNT ROW_NUMBER RPAD RTRIM SCHEMA SECOND SEC_TO_TIME SESSION_USER SHA SHA1 SHA2 SIGN SIN"
+    " ROUND ROW ROW_COUNT ROW_NUMBER RPAD RTRIM SCHEMA SECOND SEC_TO_TIME SESSION_USER SHA2 SIGN SIN"
     " SOUNDEX SPACE SQRT STD STDDEV STDDEV_POP STDDEV_SAMP STRCMP STR_TO_DATE SUBDATE SUBSTR SUBSTRING"
     " SUBSTRING_INDEX SUBTIME SUM SYSDATE SYSTEM_USER TAN TIMEDIFF TIMESTAMP TIMESTAMPADD TIMESTAMPDIFF"
     " TIME_FORMAT TIME_TO_SEC TO_BASE64 TO_DAYS TO_SECONDS TRIM TRUNCATE UCASE UNCOMPRESS UNHEX UNIX_TIMESTAMP"
@@ -58,21 +60,31 @@ _FUNCTIONS = frozenset(
     " WEEKOFYEAR YEAR YEARWEEK".split()
 )
 """Functions that MySQL 8.0 and MariaDB 10.5 and later have all of: without a database before it, such a name never
-calls a routine."""
+calls a routine. (MySQL 9.7 calls one by MD5, SHA and SHA1, MariaDB by AGAINST.)"""
+_BESIDE = frozenset(
+    "ADDDATE BIT_AND BIT_OR BIT_XOR CAST COUNT CUME_DIST CURDATE CURTIME DATE_ADD DATE_SUB DENSE_RANK EXTRACT"
+    " FIRST_VALUE GROUP_CONCAT JSON_ARRAYAGG JSON_OBJECTAGG LAG LEAD MAX MID MIN NOW NTH_VALUE NTILE PERCENT_RANK"
+    " POSITION RANK SESSION_USER STD STDDEV STDDEV_POP STDDEV_SAMP SUBDATE SUBSTR SUBSTRING SUM SYSDATE SYSTEM_USER"
+    " TRIM VARIANCE VAR_POP VAR_SAMP".split()
+)
+"""Of them, those that call a routine of their name if the parenthesis stands apart."""
 _BEFORE_PARENTHESIS = _WORDS | _TYPES | _FUNCTIONS
 
 
 def targets(tokens: Sequence[Token], statement: str, *, oracle: bool) -> Sequence[Token] | None:
     """The tokens of a DML statement that name the tables that it writes; None in doubt. `oracle`: of the session's
     sql_mode."""
-    words = [token.upper for token in tokens]
+    words = _words(tokens)
     if oracle or "/*!" in statement or "/*M!" in statement or ";" in words[:-1]:
         return None
     begin = 0
+    ctes: Sequence[int] = ()  # where the names of a WITH are
     if words[0] == "WITH":
         begin = next((i for i in _outside(words, 0) if words[i] in ("UPDATE", "DELETE", "INSERT", "SELECT")), 0)
         if words[begin] not in ("UPDATE", "DELETE"):
             return None
+        befores = ("WITH", "RECURSIVE", ",")
+        ctes = [i for i in _outside(words, 0) if 0 < i < begin and words[i - 1] in befores and words[i] != "RECURSIVE"]
     first = begin + 1  # the first word after the verb's modifiers
     while first < len(words) and words[first] in _MODIFIERS:
         first += 1
@@ -93,9 +105,42 @@ def targets(tokens: Sequence[Token], statement: str, *, oracle: bool) -> Sequenc
             end = next((i for i in outside if words[i] in _ENDS_DELETE), len(words))
             references = "USING" if words[first : first + 1] == ["FROM"] else "FROM"  # DELETE FROM t needs neither
             begin = next((i for i in outside if words[i] == references and i < end), begin)
-    if end is None or _may_call_routine(tokens, words, but=columns_at):
+    lists = {columns_at, *(i + 1 for i in ctes)}
+    if end is None or any(i not in lists for i in _calls(tokens)):
         return None
-    return _references(tokens[begin:end])
+    return _without({tokens[i].value for i in ctes}, _references(tokens[begin:end]))
+
+
+def calls_in_session(tokens: Sequence[Token]) -> bool:
+    """Whether a statement may call a routine of the session's database."""
+    return any(tokens[i - 2 : i - 1] != [_DOT] for i in _calls(tokens))
+
+
+def calls(tokens: Sequence[Token]) -> bool:
+    """Whether a statement may call a routine of any database."""
+    return any(True for _ in _calls(tokens))
+
+
+def query_in(tokens: Sequence[Token]) -> Sequence[Token]:
+    """The query in a CREATE TABLE after the table's name, () if there is none. MariaDB logs it as it is, and a routine
+    in it may write other tables."""
+    words = _words(tokens)
+    begin = next((i for i, word in enumerate(words) if word == "SELECT" or words[i : i + 2] == ["VALUES", "("]), None)
+    return () if begin is None else tokens[begin:]
+
+
+def _without(ctes: Set[str], tokens: Sequence[Token]) -> Sequence[Token]:
+    """The tokens with a sign in the place of each name of a WITH, which is no table (but may be the name of one in
+    another database, or of a database)."""
+    qualified = {j for i, token in enumerate(tokens) if token == _DOT for j in (i - 1, i + 1)}
+    return [
+        Token("sign", "*") if token.value in ctes and i not in qualified else token for i, token in enumerate(tokens)
+    ]
+
+
+def _words(tokens: Sequence[Token]) -> list[str]:
+    """Each token as `Token.upper`; empty behind a dot, where each word is a name, such as `t.order`."""
+    return [token.upper if i == 0 or tokens[i - 1] != _DOT else "" for i, token in enumerate(tokens)]
 
 
 def _outside(words: Sequence[str], begin: int) -> Sequence[int]:
@@ -118,15 +163,15 @@ def _after_name(tokens: Sequence[Token], at: int) -> int | None:
     return at + 1
 
 
-def _may_call_routine(tokens: Sequence[Token], words: Sequence[str], *, but: int | None) -> bool:
-    """Whether a name before a parenthesis may be a routine's; `but`: the parenthesis here is a list of columns."""
-    for i in range(1, len(words)):
+def _calls(tokens: Sequence[Token]) -> Iterator[int]:
+    """The index of each parenthesis whose name before it may be a routine's."""
+    for i in range(1, len(tokens)):
         before = tokens[i - 1]
-        if words[i] != "(" or i == but or before.kind not in ("name", "word"):
+        if tokens[i].upper != "(" or before.kind not in ("name", "word"):
             continue
-        if before.upper not in _BEFORE_PARENTHESIS or words[i - 2 : i - 1] == ["."]:
-            return True
-    return False
+        apart = tokens[i].apart and before.upper in _BESIDE
+        if apart or before.upper not in _BEFORE_PARENTHESIS or tokens[i - 2 : i - 1] == [_DOT]:
+            yield i
 
 
 def _references(tokens: Sequence[Token]) -> Sequence[Token]:
