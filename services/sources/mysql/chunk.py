@@ -390,7 +390,7 @@ def _rows(
         if ready is not None:
             yield ready
         del ready
-    if not over:
+    if decoder.done and time.monotonic() < tally.deadline:  # else the connection is closed, if it is not yet
         with translate_errors(schema.table_id, schema.table_id):
             blocks.end()
     tally.zero_dates = decoder.zero_dates
