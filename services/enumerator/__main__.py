@@ -530,6 +530,8 @@ class Pipeline:
                 base=base,
                 answered=newest.request if isinstance(newest, CheckpointEntry) else None,
                 anew=last.anew if isinstance(last, EpochEntry) else None,
+                floor=epoch.floor if isinstance(epoch, EpochEntry) else 0,
+                highest=newest.highest if isinstance(newest, CheckpointEntry) else 0,
                 entered=epoch.command if isinstance(epoch, EpochEntry) else None,
                 kept=kept,
                 refused=refused,

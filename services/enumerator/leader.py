@@ -216,6 +216,7 @@ class Leader:
         self._lost_again = False  # the next epoch begins anew, since the source lost the position
         self.tail = 0  # the journal's last slot
         self.base: int | None = None  # the newest checkpoint on the chain
+        self.floor = 0  # of the next epoch, or of this one: see EpochEntry
         self.epoch = 0
         self.readers: tuple[str, ...] = ()  # incarnations, in plan order
         self.writers: tuple[str, ...] = ()
@@ -509,6 +510,8 @@ class Leader:
         self._ordered = None
         self.requests = [request for request in self.requests if self.agenda.awaits(request)]
         self.tail, self.base, self.answered = event.tail, self.agenda.base(event.base), event.answered
+        left = self.base != event.base  # a restore leaves the checkpoints after its base behind
+        self.floor = max(event.floor, event.highest) if left else event.floor
         self.settings = self.agenda.settings or event.settings or self.settings
         self.definition = self.agenda.definition
         self.anew = self.agenda.anew("lost" if self._lost_again else event.anew)
@@ -547,6 +550,7 @@ class Leader:
             definition=self.definition,
             anew=self.anew,
             command=self.agenda.commanded,
+            floor=self.floor,
         )
         return WriteEntry(entry=entry)
 
@@ -619,6 +623,7 @@ class Leader:
         if event.epoch != self.epoch:
             return []
         self.enumerator = event.enumerator or Enumerator(self._plan())
+        self.enumerator.leave_behind(self.floor)
         if self.anew:
             self.enumerator.begin_anew(self.anew)
         self.kept_commands = self.enumerator.commands_done
