@@ -136,6 +136,7 @@ class Pipeline:
         self._links_task: asyncio.Task[None] | None = None
         self._dismissed = 0  # epochs below it must have no members
         self._dismissing: asyncio.Task[None] | None = None
+        self._deleting: asyncio.Task[None] | None = None
 
     def _settings(self, config: PipelineConfig) -> Settings:
         return Settings(
@@ -359,7 +360,10 @@ class Pipeline:
     def _deletes(self) -> str:
         """What a pipeline that is being deleted waits for."""
         if self.commanding.purging:
-            return "a Spark writer, to drop the lake tables of the deleted pipeline"
+            return (
+                "a Spark writer, to drop the lake tables of the deleted pipeline; if the lake can't be reached any"
+                f" more, `cutline pipeline leave-lake {self.name}` deletes the pipeline without that"
+            )
         failed = f"; the last try failed: {self._not_deleted}" if self._not_deleted else ""
         return f"the removal of what the store and Redis have of it{failed}"
 
@@ -466,8 +470,9 @@ class Pipeline:
                     self._dismissing = self._spawn_leading(self._dismiss())
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
                 self._spawn_leading(self._carry_out(effect))
-            case DeletePipeline(purge=purge):
-                self._spawn_leading(self._delete(purge))
+            case DeletePipeline():
+                if self._deleting is None or self._deleting.done():
+                    self._deleting = self._spawn_leading(self._delete())
             case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop() | FindPlace():
                 self._spawn(self.source.answer(effect))
             case _:
@@ -564,11 +569,11 @@ class Pipeline:
     async def _carry_out(self, effect: Effect) -> Event:
         return await self._until_answered(lambda: self.commanding.carry_out(effect))
 
-    async def _delete(self, purge: bool) -> None:
+    async def _delete(self) -> None:
         pause = 1.0
         while True:
             try:
-                await self.commanding.delete(purge=purge)
+                await self.commanding.delete()
                 async with self._showing:  # so that no status comes after it
                     self._silent = True
                     await forget(self.host.redis, self.host.registry, self.store.life)

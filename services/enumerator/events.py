@@ -238,10 +238,8 @@ class WriteOutcome(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletePipeline(Effect):
-    """Remove everything of the pipeline, its definition last; before, with `purge`, its lake tables. No answer: the
-    pipeline is gone then."""
-
-    purge: bool
+    """Remove everything of the pipeline, its definition last; before, if the standing orders say so, its lake tables.
+    No answer: the pipeline is gone then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -307,8 +307,7 @@ class Leader:
         return self.begin_anew(f"another leader has finished command {event.n}")
 
     def _delete(self) -> list[Effect]:
-        orders = self.agenda.standing
-        return [DeletePipeline(purge=orders.purge)] if orders.mode == "deleting" and self.still else []
+        return [DeletePipeline()] if self.agenda.standing.mode == "deleting" and self.still else []
 
     def waiting_for(self, now: float) -> str | None:
         """What holds the pipeline up, for its status; None while it goes on, or has halted or ended."""

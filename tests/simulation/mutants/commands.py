@@ -98,7 +98,7 @@ COMMANDS: tuple[Mutant, ...] = (
           "        self.agenda.outcome_written(event.n)\n"),
          (LEADER, "        self.agenda.accept(event.command)\n",
           "        self.agenda.accept(event.command)\n        if event.command.kind == 'delete':\n"
-          "            return [DeletePipeline(purge=True)]\n")),
+          "            return [DeletePipeline()]\n")),
         tests="test_agenda.py",
     ),
     mutant(
