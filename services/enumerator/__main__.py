@@ -9,7 +9,7 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -723,8 +723,7 @@ async def main() -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
-                for life in await _SWEEPING.call(store.sweep):
-                    await forget(redis, host.registry, life)
+                await sweep_redis(redis, host.registry, await _SWEEPING.call(store.sweep))
             except (CutlineError, OSError) as error:
                 log.warning("what deleted pipelines left could not be swept: %s; trying again later", error)
 
@@ -734,6 +733,16 @@ async def main() -> None:
         await host.asked_to_end.wait()
         for task in (looking, sweeping, *leading.values(), present):
             task.cancel()
+
+
+async def sweep_redis(redis: Redis, registry: Registry, ended: Collection[Life]) -> None:
+    """Remove what Redis still has, or has again, of lives that have ended. One look tells of which it has something, so
+    a life of which nothing is left costs nothing, and none need be given up: whoever outlived it may write at any time.
+    """
+    noted = await registry.noted() if ended else ()
+    for life in ended:
+        if life.key in noted:
+            await forget(redis, registry, life)
 
 
 async def forget(redis: Redis, registry: Registry, life: Life) -> None:
