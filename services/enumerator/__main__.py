@@ -317,7 +317,8 @@ class Pipeline:
         resting = leader.state == RESTING
         waiting = leader.waiting_for(self.loop.now())
         if not (resting or leader.still):
-            late = None if leader.leads else self._awaited.late  # it says itself which checkpoint waits for the store
+            part = None if self.parts is None else self.parts.waiting_for
+            late = part if leader.leads else self._awaited.late  # it says itself which entry waits for the store
             full = None if self._links is None else self._links.waiting_for
             waiting = late or self.source.waiting_for or waiting or full
         if leader.still and leader.agenda.standing.mode == "deleting":
