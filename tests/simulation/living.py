@@ -111,6 +111,11 @@ class LivesWorld:
     def tell(self, text: str) -> None:
         self.story.append(f"{self.clock.now:8.3f} {text}")
 
+    def wrong(self, text: str) -> Wrong:
+        """What a check has found: it fails the world, also where the service that is checked catches every error."""
+        self.actors.fault = self.actors.fault or Wrong(text)
+        return Wrong(text)
+
     def name(self, role: str) -> str:
         self.numbers += 1
         return f"{role}-{self.numbers:03d}"
@@ -192,7 +197,7 @@ class LivesWorld:
             sleep(rng.uniform(0.0, 3.0))
             store = store_of(self).pipeline(name)
             if not store.define(definition(name, adopt=adopt)):
-                raise Wrong(f"pipeline {name} is made again, and there is one")
+                raise self.wrong(f"pipeline {name} is made again, and there is one")
             life = store.life
             self.lives.append(life)
             self.count["lives: life begun"] += 1
@@ -225,7 +230,7 @@ class LivesWorld:
             if outcome.state == "done":
                 entry = store.entry(n)
                 if not isinstance(entry, CheckpointEntry):
-                    raise Wrong(f"checkpoint {n} is to be restored, and is gone")
+                    raise self.wrong(f"checkpoint {n} is to be restored, and is gone")
                 self.promised[life.id] = (n, {path for ref in entry.parts.values() for path in ref.paths})
                 self.actors.sleep(rng.uniform(0.0, 10.0))
                 self.keeps_promise(store, life)
@@ -236,7 +241,7 @@ class LivesWorld:
         """What a restore needs is there."""
         n, paths = self.promised[life.id]
         if store.entry(n) is None or not all(f"{life.folder}/{path}" in self.files.files for path in paths):
-            raise Wrong(f"the restore of checkpoint {n} was promised, and what it needs is gone")
+            raise self.wrong(f"the restore of checkpoint {n} was promised, and what it needs is gone")
         self.count["lives: promise kept"] += 1
 
     def finish(self, store: PipelineStore, kind: str, **arguments: Any) -> Any:
@@ -246,7 +251,7 @@ class LivesWorld:
         while (outcome := store.commands.outcome(command.n)) is None:
             self.actors.sleep(0.5)
             if self.calm and self.clock.now - began > 2 * PATIENCE_SECONDS:
-                raise Wrong(f"command {command.n} ({kind}) of {store.key} has no outcome")
+                raise self.wrong(f"command {command.n} ({kind}) of {store.key} has no outcome")
             if self.clock.now - began > PATIENCE_SECONDS:
                 self.calms()
         self.tell(f"command {command.n} ({kind}) of {store.key} is {outcome.state}")
@@ -275,7 +280,7 @@ class LivesWorld:
             if waited > PATIENCE_SECONDS:
                 self.calms()
             if waited > 2 * PATIENCE_SECONDS:
-                raise Wrong(f"{life.key} is still not deleted after {waited:.0f} s: {self.notes.get(life.key)}")
+                raise self.wrong(f"{life.key} is still not deleted after {waited:.0f} s: {self.notes.get(life.key)}")
             self.says_why(life)
         self.ended.add(life.id)
         self.silent.pop(life.key, None)
@@ -295,7 +300,7 @@ class LivesWorld:
         if who != status["leader"]:
             self.silent.pop(life.key)
         elif self.clock.now - since > SAYS_SECONDS:
-            raise Wrong(f"{who} has been deleting {life.key} for {self.clock.now - since:.0f} s, and says nothing")
+            raise self.wrong(f"{who} has been deleting {life.key} for {self.clock.now - since:.0f} s, and says nothing")
 
     def member(self, store: PipelineStore, process: Process) -> None:
         """What the mesh writes of one life: an epoch and its checkpoints. It may outlive its pipeline."""
@@ -356,7 +361,7 @@ class LivesWorld:
         about = getattr(call, "__self__", None) or arguments[0]
         key = getattr(about, "store", about)._folder.life.key
         if not process.dead and key not in self.hosts[process].leads:
-            raise Wrong(f"{process.name} does not lead {key} any more, and begins {call.__qualname__}")
+            raise self.wrong(f"{process.name} does not lead {key} any more, and begins {call.__qualname__}")
         return await self.actors.in_thread(call, *arguments)
 
     def life_at(self, path: str) -> Life | None:
@@ -373,16 +378,16 @@ class LivesWorld:
         life = self.life_at(path)
         if path.startswith("pipelines/"):
             if path.endswith((f".{self.newest(path)}.json", f".{self.newest(path)}.ended.json")):
-                raise Wrong(f"{path} is removed, the newest record of its name")
+                raise self.wrong(f"{path} is removed, the newest record of its name")
             return
         if life is None or life.id in self.deleting:
             return
         inside = path.split("/")[1]
         if inside not in ("journal", "parts", "staged", "publications", "schemas", "spark", "retired", "released"):
-            raise Wrong(f"{path} is removed by {self.who()}, and {life.key} is not to be deleted")
+            raise self.wrong(f"{path} is removed by {self.who()}, and {life.key} is not to be deleted")
         promise = self.promised.get(life.id)
         if promise is not None and path.partition("/")[2] in promise[1]:
-            raise Wrong(f"{path} is removed, which the restore of checkpoint {promise[0]} needs")
+            raise self.wrong(f"{path} is removed, which the restore of checkpoint {promise[0]} needs")
         self.count["lives: retention removed a file"] += 1
 
     def newest(self, path: str) -> str:
@@ -397,21 +402,21 @@ class LivesWorld:
         """Only a life that is over loses its notes and streams."""
         life = next((life for life in self.lives if life.key == key), None)
         if life is None or life.id not in self.deleting:
-            raise Wrong(f"{self.who()} removes what Redis has of {key}, which is not to be deleted")
+            raise self.wrong(f"{self.who()} removes what Redis has of {key}, which is not to be deleted")
 
     def drops(self, name: str, table: Any) -> None:
         """Only a table of a life that is being deleted is dropped."""
         if table.properties[ID] not in self.deleting:
-            raise Wrong(f"{self.who()} drops {name}, of {table.properties[ID]}, which is not to be deleted")
+            raise self.wrong(f"{self.who()} drops {name}, of {table.properties[ID]}, which is not to be deleted")
         if table.properties[ID] in self.ended:
-            raise Wrong(f"{self.who()} drops {name}, whose life has ended")
+            raise self.wrong(f"{self.who()} drops {name}, whose life has ended")
         self.count["lives: table dropped"] += 1
 
     def shown(self, table: LakeTable, snapshot: int) -> None:
         """A table shows what its own life has written."""
         owner, by = table.java.properties[ID], table.java.snapshots[snapshot][0]
         if owner != by:
-            raise Wrong(f"{table.table_id} of {owner} shows what {by} has written")
+            raise self.wrong(f"{table.table_id} of {owner} shows what {by} has written")
         self.count["lives: main moved"] += 1
 
     def judge(self) -> None:
@@ -419,11 +424,11 @@ class LivesWorld:
         for life in self.lives:
             files = [path for path in self.files.files if path.startswith(f"{life.folder}/")]
             if life.id in self.ended and (files or life.key in self.notes or life.key in self.streams):
-                raise Wrong(f"{life.key} has ended, and {files or 'something in Redis'} is left")
+                raise self.wrong(f"{life.key} has ended, and {files or 'something in Redis'} is left")
             if life.id not in self.ended:
                 store = store_of_end(self, life)
                 if f"{life.folder}/pipeline.json" not in self.files.files:
-                    raise Wrong(f"{life.key} has lost its definition")
+                    raise self.wrong(f"{life.key} has lost its definition")
                 if (n := max(store.publication_numbers(), default=0)) == 0:
                     self.count["lives: nothing published"] += 1
                     continue

@@ -53,6 +53,7 @@ LIVES: tuple[Mutant, ...] = (
         LIVES_FILE,
         "                if life != newest and time.time() - newest.at > _KEPT_SECONDS:\n",
         "                if time.time() - newest.at > _KEPT_SECONDS:\n",
+        first=20,
     ),
     of_lives(
         "what a deposed leader has begun goes on",
