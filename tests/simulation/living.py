@@ -72,6 +72,7 @@ PATIENCE_SECONDS = 240.0
 """A deletion ends within this time after the troubles; purging waits for a Spark writer, whose pauses grow to 60 s."""
 QUIET_SECONDS = 45.0
 SWEEP_SECONDS = 15.0
+KEPT_SECONDS = 120.0
 ENTRIES = 40
 SAYS_SECONDS = 20.0
 
@@ -94,6 +95,7 @@ class LivesWorld:
         self.notes: dict[Key, dict[str, Any]] = {}  # in Redis, by life
         self.streams: dict[Key, int] = {}  # streams of each life, the newest epoch
         self.leases: dict[str, tuple[str, float]] = {}
+        self.hosts: dict[Process, Host] = {}
         self.lives: list[Life] = []
         self.deleting: set[str] = set()  # ids of lives whose deletion a person has commanded
         self.ended: set[str] = set()
@@ -346,6 +348,17 @@ class LivesWorld:
 
     # --- checks ---
 
+    async def of_a_leader(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """A call to the store that only a leader makes: no service begins one of a pipeline once it has noticed that
+        another leads that."""
+        assert self.actors.current is not None
+        process = self.actors.current.process
+        about = getattr(call, "__self__", None) or arguments[0]
+        key = getattr(about, "store", about)._folder.life.key
+        if not process.dead and key not in self.hosts[process].leads:
+            raise Wrong(f"{process.name} does not lead {key} any more, and begins {call.__qualname__}")
+        return await self.actors.in_thread(call, *arguments)
+
     def life_at(self, path: str) -> Life | None:
         folder = path.split("/")[0]
         return next((life for life in self.lives if life.folder == folder), None)
@@ -472,11 +485,13 @@ def simulated(world: LivesWorld) -> Iterator[None]:
     nobody = SimpleNamespace(of=lambda _: None, sweep=lambda _: None)
     session = SimpleNamespace(start=lambda _: None, for_pipeline=lambda *_: None, first_line=str)
     new: list[tuple[Any, dict[str, Any]]] = [
-        (lives_module, {"time": world.clock, "secrets": secrets}),
+        (lives_module, {"time": world.clock, "secrets": secrets, "_KEPT_SECONDS": KEPT_SECONDS}),
         (store_module, {"time": world.clock, "secrets": secrets}),
         (commands_module, {"secrets": secrets}),
         (mesh_loop, {"time": world.clock, "TICK_SECONDS": 1.0}),
-        (commanding, {"time": world.clock, "in_store": actors.in_thread, "_REMOVING": threads}),
+        (commanding, {
+            "time": world.clock, "in_store": world.of_a_leader, "_REMOVING": SimpleNamespace(call=world.of_a_leader),
+        }),
         (enumerator, {
             "time": world.clock, "secrets": secrets, "in_store": actors.in_thread, "_SWEEPING": threads,
             "Host": Host, "Lease": Lease,

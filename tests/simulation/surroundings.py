@@ -148,6 +148,8 @@ class Host:
         self.incarnation = redis.name(role)
         self.leads: set[Key] = set()
         self.asked_to_end = asyncio.Event()
+        assert redis.actors.current is not None
+        redis.hosts[redis.actors.current.process] = self
 
     async def present(self) -> None:
         await asyncio.Event().wait()
