@@ -174,7 +174,10 @@ def _chosen(names: Set[str] | None, tokens: Sequence[Token]) -> Sequence[Token]:
         end = _after_name(tokens, i)
         if end is None or tokens[i].upper in _MODIFIERS:
             continue
-        alias = end + (tokens[end].upper == "AS" if end < len(tokens) else 0)
+        alias = end
+        if [token.upper for token in tokens[end : end + 2]] == ["PARTITION", ")"]:  # its list is left out
+            alias += 2
+        alias += [token.upper for token in tokens[alias : alias + 1]] == ["AS"]
         renamed = alias < len(tokens) and tokens[alias].kind in ("name", "word")
         renamed = renamed and tokens[alias].upper not in _AFTER_REFERENCE
         found[i] = end, tokens[alias if renamed else end - 1].value.lower()
