@@ -64,6 +64,7 @@ WRITES = (
     ("UPDATE dba.t, (crm.orders o JOIN dba.u) SET o.m = t.n", {"crm.orders"}),
     ("UPDATE crm.orders PARTITION (p0) t, dba.t PARTITION (p0) AS o SET t.m = o.n", {"crm.orders"}),
     ("DELETE x FROM dba.t JOIN { OJ crm.orders x LEFT JOIN dba.u ON 1 }", {"crm.orders"}),
+    ("UPDATE dba.t JOIN crm.orders FOR SYSTEM_TIME ALL AS x SET x.n = t.n", {"crm.orders"}),
     ("UPDATE dba.t STRAIGHT_JOIN orders o SET o.m = 1", {"shop.orders", "shop.items"}),
     ("DELETE t, o.* FROM dba.t JOIN crm.orders o", {"crm.orders"}),
     ("DELETE crm.orders.* FROM dba.t JOIN crm.orders", {"crm.orders"}),
