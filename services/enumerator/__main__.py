@@ -368,9 +368,11 @@ class Pipeline:
         """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
         if not self.leader.lost:
             return self.leader.cause
+        # a run ends when its pipeline halts, and its control service with it
+        way = f"pipeline read-again {self.name}" if self._environment.run is None else "run FILE --read-again"
         return (
-            f"{self.leader.cause}. What helps: `cutline pipeline read-again {self.name}` reads every table again, from"
-            " the source's present position; the lake shows the last content until then"
+            f"{self.leader.cause}. What helps: `cutline {way}` reads every table again, from the source's present"
+            " position; the lake shows the last content until then"
         )
 
     def _tables(self) -> str | None:
