@@ -29,6 +29,7 @@ _STALE_SECONDS = 86_400.0
 _SIDE_BY_SIDE = 16
 K = TypeVar("K")
 V = TypeVar("V")
+_answered_at = float("-inf")
 
 
 class Backend(Protocol):
@@ -101,9 +102,15 @@ def side_by_side(do: Callable[[K], V], items: Iterable[K]) -> list[tuple[K, V]]:
         return [done for some in pool.map(do_all, calls) for done in some]
 
 
+def answered_at() -> float:
+    """When a store last answered a call of this process, be it with an error (time.monotonic)."""
+    return _answered_at
+
+
 @contextmanager
 def store_errors(location: str) -> Iterator[None]:
     """Turn an OSError inside into ConfigError (no right, read-only) or Unavailable, with the location."""
+    global _answered_at
     try:
         yield
     except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
@@ -114,6 +121,8 @@ def store_errors(location: str) -> Iterator[None]:
         if error.errno == errno.EROFS:
             raise ConfigError(f"{location} is on a read-only file system; put the store elsewhere") from error
         raise Unavailable(f"the store does not answer at {location}: {error.strerror or error}") from error
+    finally:
+        _answered_at = time.monotonic()
 
 
 class _Files:

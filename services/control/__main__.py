@@ -23,7 +23,6 @@ from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.log_lines import kept_here
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.usage import Usage
@@ -34,6 +33,7 @@ from cutline.services.control.api.gate import LOOPBACK
 from cutline.services.control.api.oidc import Oidc, roles_of
 from cutline.services.control.app import build
 from cutline.services.control.duties import jobs_of, watch
+from cutline.services.control.store_calls import in_store
 
 EMBEDDED = "--embedded"
 CERTIFICATE_SECONDS = 5.0

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
 
 from cutline.common.errors import CutlineError, Unavailable
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.lives import Life
 from cutline.common.store.store import Store
+from cutline.common.threads import Threads
 from cutline.services.control.metrics import Disk, Facts
+from cutline.services.control.store_calls import in_store
 
 _LOCAL = "file://"
+_DISKS, DISKS_SECONDS = Threads("disks"), 2.0
+"""A lake's folder may be on a volume that hangs, and no other call may wait for that."""
 
 
 async def gathered(registry: Registry, store: Store) -> Facts:
@@ -22,7 +26,7 @@ async def gathered(registry: Registry, store: Store) -> Facts:
     unknown = Facts(statuses={}, services=[], now=time.time())
     try:
         lives = await in_store(store.lives)
-        disks = await in_store(_disks, store, lives)
+        disks = await _looked_at(store, lives)
     except Unavailable as error:
         lives, disks, unknown = [], (), replace(unknown, store_away=str(error))
     try:
@@ -36,6 +40,15 @@ async def gathered(registry: Registry, store: Store) -> Facts:
         )
     except Unavailable as error:
         return replace(unknown, disks=disks, redis_away=str(error))
+
+
+async def _looked_at(store: Store, lives: list[Life]) -> tuple[Disk, ...]:
+    """The disks; none while one of them does not answer."""
+    try:
+        async with asyncio.timeout(DISKS_SECONDS):
+            return await _DISKS.call(_disks, store, lives)
+    except TimeoutError:
+        return ()
 
 
 def _disks(store: Store, lives: list[Life]) -> tuple[Disk, ...]:

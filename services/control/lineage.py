@@ -21,13 +21,13 @@ from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import redacted
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.redis import answered
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.web import Barred, checked_peer
 from cutline.services.control.metrics import Facts
+from cutline.services.control.store_calls import in_store
 
 KEY = "cutline:lineage"
 PRODUCER = f"urn:cutline:{version('cutline')}"

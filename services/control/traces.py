@@ -21,12 +21,12 @@ from typing import Any
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, redacted
-from cutline.common.mesh.loop import in_store
 from cutline.common.store.lives import Key
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import Store
 from cutline.common.threads import Threads
 from cutline.services.control.metrics import Facts
+from cutline.services.control.store_calls import in_store
 
 TIMEOUT_SECONDS = 5
 SETTLE_SECONDS = 3.0

@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any
 
 from cutline.common.errors import Unavailable
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.feed import Feed
 from cutline.services.control.published import Published
+from cutline.services.control.store_calls import in_store
 from cutline.services.control.window import Checkpoint, Window
 
 STATUS_SECONDS = 0.3

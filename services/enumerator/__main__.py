@@ -318,7 +318,8 @@ class Pipeline:
         resting = leader.state == RESTING
         waiting = leader.waiting_for(self.loop.now())
         if not (resting or leader.still):
-            late = None if leader.leads else self._awaited.late  # it says itself which checkpoint waits for the store
+            part = None if self.parts is None else self.parts.waiting_for
+            late = part if leader.leads else self._awaited.late  # it says itself which entry waits for the store
             full = None if self._links is None else self._links.waiting_for
             waiting = late or self.source.waiting_for or waiting or full
         if leader.still and leader.agenda.standing.mode == "deleting":
@@ -371,9 +372,11 @@ class Pipeline:
         """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
         if not self.leader.lost:
             return self.leader.cause
+        # a run ends when its pipeline halts, and its control service with it
+        way = f"pipeline read-again {self.name}" if self._environment.run is None else "run FILE --read-again"
         return (
-            f"{self.leader.cause}. What helps: `cutline pipeline read-again {self.name}` reads every table again, from"
-            " the source's present position; the lake shows the last content until then"
+            f"{self.leader.cause}. What helps: `cutline {way}` reads every table again, from the source's present"
+            " position; the lake shows the last content until then"
         )
 
     def _tables(self) -> str | None:

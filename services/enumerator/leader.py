@@ -394,8 +394,10 @@ class Leader:
         self._ending = self._ending or (run is not None and run == self._part_of)
 
     def withdraw(self, request: str) -> None:
-        """Ask no more for that checkpoint."""
+        """Ask no more for that checkpoint; if it is in flight, its entry answers nothing."""
         self.requests = [other for other in self.requests if other != request]
+        if self.in_flight is not None and self.in_flight[1] == request:
+            self.in_flight = self.in_flight[0], None
 
     def begin_anew(self, cause: str) -> list[Effect]:
         """End the epoch, if one is open, and begin the next one."""

@@ -49,7 +49,7 @@ from cutline.services.enumerator.splitter import KeyRange
 from cutline.services.sources.mysql.binlog_age import Place, look
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
 from cutline.services.sources.mysql.connection import Connection, break_connection, server_of
-from cutline.services.sources.mysql.hosts import Hosts
+from cutline.services.sources.mysql.hosts import GRACE_SECONDS, Hosts
 from cutline.services.sources.mysql.keys import key_range, next_bound
 from cutline.services.sources.mysql.server import (
     Server,
@@ -191,10 +191,11 @@ class SourceReader:
             break_connection(connection)
 
     def close(self) -> None:
-        """Close the connection, without waiting for it."""
+        """Close the connections, without waiting for them."""
         self.interrupt()
         self._thread.end(self._drop)
         self._places_thread.end()
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, self.hosts.end)
 
     def _notify(self, notice: str | None) -> None:
         """Log a notice once."""

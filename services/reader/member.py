@@ -62,7 +62,7 @@ from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
-from cutline.services.sources.mysql.hosts import Hosts
+from cutline.services.sources.mysql.hosts import GRACE_SECONDS, Hosts
 from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
 
 RETRY_SECONDS = (0.5, 10.0)
@@ -151,6 +151,7 @@ class ReaderMember:
             for cursor, thread in self.cursors.values():
                 thread.end(cursor.close)
             self.chunks.close()
+            asyncio.get_running_loop().call_later(GRACE_SECONDS, self.hosts.end)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)
@@ -357,7 +358,7 @@ class ReaderMember:
     def _obstacle(self) -> str | None:
         """What this reader waits for, for its status."""
         own = self._checkpoint_awaited() or self.waiting_for or self.chunks.waiting_for
-        return own or self.links.waiting_for
+        return self.parts.waiting_for or own or self.links.waiting_for
 
     def _checkpoint_awaited(self) -> str | None:
         """What this reader waits for, if it may send no more rows."""

@@ -11,7 +11,7 @@ from redis.asyncio import Redis as Client
 
 from cutline.common.mesh.redis import connect
 from tests.conftest import started
-from tests.servers import Redis
+from tests.servers import S3, Redis
 
 if TYPE_CHECKING:
     from tests.integration.spark_bench import SparkBench
@@ -26,11 +26,31 @@ def spark() -> Any:
 
 
 @pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
+def on_s3(s3: S3, spark: Any, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """The server, known to this process by its environment, as the store needs it."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)  # of the tasks' own processes
+    return s3
+
+
+@pytest.fixture
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Where a bench has its store and its lake: in folders of the test, or as `spark_bench.EVERYWHERE` says."""
+    if getattr(request, "param", "folders") == "folders":
+        return {}
+    s3, postgresql = request.getfixturevalue("on_s3"), request.getfixturevalue("postgresql")
+    place = f"s3://lake/{tmp_path.name}"
+    sink = {"warehouse": f"{place}/lake", "catalog": {**postgresql.create(), **s3.catalog}}
+    return {"store_url": f"{place}/store", "sink": sink}
+
+
+@pytest.fixture
+def bench(spark: Any, tmp_path: Path, places: dict[str, Any]) -> Iterator[SparkBench]:
     """A Spark writer of this test, whose settings are the defaults."""
     from tests.integration.spark_bench import SparkBench
 
-    made = SparkBench(spark, tmp_path)
+    made = SparkBench(spark, tmp_path, **places)
     yield made
     made.close()
 

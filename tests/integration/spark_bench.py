@@ -34,6 +34,8 @@ from cutline.spark_writer.serve import Lead
 from tests import records
 
 Row = dict[str, Any]
+EVERYWHERE = pytest.mark.parametrize("places", ["folders", pytest.param("s3", marks=pytest.mark.full)], indirect=True)
+"""The test's `bench` has its store and its lake in folders, and once on S3 with a catalogue in PostgreSQL."""
 
 
 def schema(table: str, key: tuple[str, ...], **columns: str) -> TableSchema:
@@ -56,6 +58,7 @@ class Journal:
     ) -> None:
         self.root = root
         self.name = name
+        self._places = {"store_url": store_url, "sink": sink}
         self.store = Store(store_url or f"file://{root}/store").pipeline(name)
         source = {"host": "127.0.0.1", "user": "cdc"}
         sink = {"type": "iceberg", "warehouse": f"{root}/lake", **(sink or {})}
@@ -71,6 +74,10 @@ class Journal:
         self.staged: list[StagedFile] = []
         self.seq = 0
         self.begin_epoch(None)
+
+    def anew(self) -> Journal:
+        """The next pipeline of this name, in the same places, whose journal begins anew."""
+        return Journal(self.root, self.name, **self._places)
 
     def begin_epoch(self, base: int | None) -> int:
         self.epoch = self.store.last_slot() + 1

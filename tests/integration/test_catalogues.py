@@ -52,15 +52,6 @@ def make(spark: Any, tmp_path: Path) -> Iterator[Make]:
         bench.close()
 
 
-@pytest.fixture
-def on_s3(s3: S3, spark: Any, monkeypatch: pytest.MonkeyPatch) -> S3:
-    """The server, known to this process by its environment, as the store needs it."""
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-        monkeypatch.setitem(spark.sparkContext.environment, name, value)  # of the tasks' own processes
-    return s3
-
-
 def changes_in_both(bench: SparkBench, engine: str = "local") -> None:
     """Two live tables with chunks, changes, a restart, deletions, and a table emptied; each publication is compared."""
     bench.engine = engine
@@ -228,7 +219,8 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
     applier = PipelineApplier(
         store,
         lambda version: (
-            Lake(session.for_pipeline(spark, config.definition()["sink"]), Owner(name="shop", id=store.id)), config
+            Lake(session.for_pipeline(spark, config.definition()["sink"]), Owner(name="shop", id=store.id)),
+            config,
         ),
         lead,
     )

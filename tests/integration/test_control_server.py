@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -21,9 +20,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cutline.services.control.api.source_threads import MOST
+from cutline.services.control.api.source_threads import OF_ONE
 from tests.control_server import ControlServer
 from tests.servers import HOST, MariaDB, Redis
+from tests.stalling import Handshake, StallingWire
 
 Start = Callable[..., ControlServer]
 
@@ -263,30 +263,38 @@ def test_a_form_is_helped_with_the_sources_schemas_tables_and_columns(
     assert api.post("/v1/source/schemas", json=wrong).status_code == 422
 
 
-@contextmanager
-def mute() -> Iterator[int]:
-    """The port of a server that accepts connections and never says a word."""
-    with socket.create_server((HOST, 0), backlog=64) as listener:
-        yield listener.getsockname()[1]
-
-
-def test_a_source_that_hangs_holds_up_no_other_call(api: httpx.Client) -> None:
-    """1. As many checks as may run hang at a source that says nothing. 2. Other calls are answered at once. 3. One more
-    check is refused."""
-    with ThreadPoolExecutor(MOST) as pool, mute() as port:
-        body = {"source": {"host": HOST, "port": port, "user": "u"}}
-
-        def refused() -> bool:
-            try:
-                return api.post("/v1/source/test", json=body, timeout=0.5).status_code == 503
-            except httpx.ReadTimeout:  # it hangs too
-                return False
-
-        hanging = [pool.submit(api.post, "/v1/source/test", json=body) for _ in range(MOST - 1)]
-        until(refused)
-        began = time.monotonic()
-        assert api.get("/v1/me").status_code == 200
-        assert api.get("/readyz").status_code == 200
-        assert time.monotonic() - began < 5
-        assert not any(each.done() for each in hanging)
-    assert [each.result().json()["ok"] for each in hanging] == [False] * (MOST - 1)
+def test_sources_that_hang_hold_up_no_call_that_does_not_ask_them(
+    api: httpx.Client, definition: dict[str, Any], mariadb: MariaDB
+) -> None:
+    """1. More checks than may run are asked of three sources that hang, each in its own way: those beyond the bound for
+    one source are refused. 2. Another source is checked, planned for, and made a pipeline of, and the API answers, as
+    before. 3. The checks that hang end by themselves, and say which source did not answer."""
+    source = definition["source"]
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(100))
+        asked: dict[int, list[Future[httpx.Response]]] = {}
+        for stall in get_args(Handshake):
+            wire = stack.enter_context(StallingWire(mariadb.port).open())
+            stack.enter_context(wire.stalled(stall))
+            hung = {"source": {**source, "port": wire.port}}
+            calls = {"/v1/source/test": hung, "/v1/source/schemas": hung, "/v1/pipelines": {**definition, **hung}}
+            more = [(path, body) for path, body in calls.items() for _ in range(OF_ONE)]
+            asked[wire.port] = [pool.submit(api.post, path, json=body) for path, body in more]
+        begun = time.monotonic()
+        for port, calls_of_one in asked.items():
+            until(lambda calls=calls_of_one: sum(each.done() for each in calls) == 2 * OF_ONE, 10)
+            refused = [each.result() for each in calls_of_one if each.done()]
+            assert {each.status_code for each in refused} == {503}
+            assert all(f"{OF_ONE} checks of {HOST}:{port} are running" in each.text for each in refused)
+        for path in ("/v1/me", "/readyz", "/v1/pipelines"):
+            assert api.get(path).status_code == 200
+        assert api.post("/v1/source/test", json={"source": source}).json()["ok"]
+        assert api.post("/v1/source/tables", json={"source": source}).status_code == 200
+        assert api.post("/v1/pipelines?dry_run", json=definition).json()["possible"]
+        assert api.post("/v1/pipelines", json=definition).status_code == 201
+        assert time.monotonic() - begun < 15
+        for port, calls_of_one in asked.items():
+            ended = [answer for each in calls_of_one if (answer := each.result()).status_code != 503]
+            assert len(ended) == OF_ONE
+            assert {answer.status_code for answer in ended} <= {200, 422}
+            assert all(f"{HOST}:{port}" in answer.text for answer in ended)

@@ -25,17 +25,17 @@ from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import Staged
 from tests.conftest import FULL
-from tests.integration.spark_bench import Row, SparkBench, T, U, newest, order, same, stock
+from tests.integration.spark_bench import EVERYWHERE, Row, SparkBench, T, U, newest, order, same, stock
 
 ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 
 
 @pytest.fixture
-def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
+def bench(spark: Any, tmp_path: Path, places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
     """A bench whose Spark writer expires and compacts only when a test calls for it."""
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 1e9)
     monkeypatch.setattr(upkeep, "COMPACTION_REST", 1e9)
-    made = SparkBench(spark, tmp_path)
+    made = SparkBench(spark, tmp_path, **places)
     yield made
     made.close()
 
@@ -280,6 +280,7 @@ def swept(incarnation: Incarnation) -> bool:
     return not incarnation.upkeep.sweeping.is_alive()
 
 
+@EVERYWHERE
 def test_a_savepoint_of_an_earlier_epoch_stays(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = bench.journal
     journal.table(T)
@@ -297,6 +298,7 @@ def test_a_savepoint_of_an_earlier_epoch_stays(bench: SparkBench, monkeypatch: p
     assert same(bench.rows(T.table_id, f"checkpoint_{saved}"), journal.at[saved][T.table_id])
 
 
+@EVERYWHERE
 def test_what_main_showed_while_its_table_was_read_again_stays_within_the_grace_and_a_restore_shows_it(
     bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +337,7 @@ def test_what_main_showed_while_its_table_was_read_again_stays_within_the_grace_
     assert within in numbers.to_pylist()
 
 
+@EVERYWHERE
 def test_a_savepoint_of_a_table_that_is_read_again_keeps_what_main_showed(
     bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

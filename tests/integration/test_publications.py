@@ -12,7 +12,7 @@ from cutline.common.store.records import Publication
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg import lake, publications
 from cutline.spark_writer.iceberg.purging import purge
-from tests.integration.spark_bench import SparkBench, T, U, both_read, order, schema, stock
+from tests.integration.spark_bench import EVERYWHERE, SparkBench, T, U, both_read, order, schema, stock
 from tests.integration.test_orphans import unnamed
 
 NEVER_MS = 0
@@ -54,6 +54,7 @@ def of(records: list[Publication], *numbers: int) -> list[Publication]:
     return [records[at] for at in numbers]
 
 
+@EVERYWHERE
 def test_cuts_that_are_kept_stay_right(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """1. Twelve publications. 2. The third is a savepoint, the sixth is the oldest restorable one: the rows of others
     before it go. 3. Four more; now the ninth is the oldest one, and small files are merged. 4. The newest is the
@@ -109,6 +110,7 @@ def test_cutlines_own_tables_are_in_the_namespace_that_the_pipeline_chose(spark:
         bench.close()
 
 
+@EVERYWHERE
 def test_rows_of_other_pipelines_stay_whatever_file_they_are_in(bench: SparkBench) -> None:
     """A user's compaction has put the rows of all pipelines into one file."""
     incarnation = history(bench, 5)

@@ -8,8 +8,9 @@ from cutline.common.errors import ConfigError
 from cutline.spark_writer.iceberg.owner import EARLIER, ID
 from cutline.spark_writer.iceberg.publications import Publications
 from cutline.spark_writer.iceberg.purging import purge
-from tests.integration.spark_bench import Journal, SparkBench, T, U, schema
+from tests.integration.spark_bench import EVERYWHERE, Journal, SparkBench, T, U, schema
 
+pytestmark = EVERYWHERE
 ORDERS = [{"id": number, "note": f"old {number}", "price": None} for number in range(4)]
 NEW = [{"id": number, "note": f"new {number}", "price": None} for number in range(2)]
 PUBLICATIONS = "lake._cutline.publications"
@@ -35,7 +36,7 @@ def lived(bench: SparkBench, starts: int = 3) -> str:
 
 def second(bench: SparkBench) -> Journal:
     """The next pipeline of that name, whose journal begins anew."""
-    bench.journal = Journal(bench.journal.root, bench.journal.name)
+    bench.journal = bench.journal.anew()
     return bench.journal
 
 

@@ -311,6 +311,7 @@ LIVES = tuple(
     f"lives: {situation}"
     for situation in (
         "a deletion says for what it waits",
+        "a member left a leader that is gone",
         "a zombie wrote into the folder of its ended life",
         "compared",
         "define done",
@@ -325,8 +326,11 @@ LIVES = tuple(
         "nothing of an ended life is left",
         "pause done",
         "promise kept",
+        "reader joined an epoch",
+        "reader suspended",
         "redis away",
         "restore done",
+        "resume done",
         "retention removed a file",
         "spark killed",
         "spark suspended",
@@ -334,6 +338,8 @@ LIVES = tuple(
         "table dropped",
         "table of an earlier life refused",
         "table of an earlier life taken over",
+        "writer joined an epoch",
+        "writer suspended",
     )
 )
 BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *COMMANDS, *STREAM, *STORE, *CHANNELS, *LIVES)

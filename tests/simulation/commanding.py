@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.parts import load_part
 from cutline.common.store.command_records import Command, Orders, Outcome
-from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.restoring import restorable
 from cutline.services.enumerator.agenda import TABLE_KINDS
 from cutline.services.enumerator.commanding import put_definition
@@ -57,7 +57,7 @@ class Operators:
         self.store = world.store.open()
         # Not `define`, which would begin a life of its own: the world has one, which all its stores name.
         self.store._definitions.define({"tables": list(world.shape.tables)}, in_force=1)
-        self.refused: dict[int, str] = {}
+        self.cancelled: dict[int, Command] = {}
         self.again = random.Random(f"read again {world.seed}")
         self.reads_again = self.may_read_again and self.again.random() < 0.3  # source.lost_position
 
@@ -257,6 +257,10 @@ class Operators:
         kind, state = command.kind, outcome.state
         world.tell_story(f"command {n} ({kind}) is {state}: {outcome.cause or dict(outcome.result)}")
         world.count[f"command {kind} {state}"] += 1
+        if state == "cancelled":
+            self.cancelled[n] = command
+            for entry in journal.values():
+                self.entry_is_of_no_cancelled_command(entry)
         before = n - 1
         while before in outcome.open:
             before -= 1
@@ -293,9 +297,28 @@ class Operators:
             if not any(isinstance(e, EpochEntry) and e.definition == version for e in journal.values()):
                 raise Failure(f"command {n} defined version {version}, and no epoch uses it")
 
+    def entry_is_of_no_cancelled_command(self, entry: Entry) -> None:
+        """What was cancelled has no effect that lasts: no entry of the journal carries it out, before or after."""
+        for n in self.cancelled:
+            of_it = isinstance(entry, CheckpointEntry) and entry.request == f"command {n}"
+            if of_it or (isinstance(entry, EpochEntry) and entry.command == n):
+                raise Failure(f"command {n} ({self.cancelled[n].kind}) is cancelled, and entry {entry.slot} has it")
+
+    def tables_are_read_again_for_a_reason(self, entry: EpochEntry) -> None:
+        """Every table is read again only if a person asked for it, or if the definition says so where the source has
+        lost the position."""
+        if entry.anew is None:
+            return
+        self.world.count[f"every table read again: {entry.anew}"] += 1
+        if entry.anew == "lost" and not self.reads_again:
+            raise Failure(f"epoch {entry.slot} begins anew after a loss, and the definition says that it halts")
+        if entry.anew == "asked" and not any(command.kind == "read_again" for command in self.store.commands.list()):
+            raise Failure(f"epoch {entry.slot} begins anew, and nobody asked for it")
+
     def epoch_is_wanted(self, entry: EpochEntry, *, held: bool) -> None:
         """While people want the pipeline to stand still, the holder of the lease opens no epoch; and an epoch uses the
         definition in force, or the one that a command is bringing into force."""
+        self.tables_are_read_again_for_a_reason(entry)
         newest = self.store.commands.newest_outcome()
         if held and newest is not None and self.finished and newest.orders.mode != "running":
             raise Failure(f"epoch {entry.slot} is opened, and the pipeline is {newest.orders.mode}")

@@ -47,6 +47,7 @@ def test_a_seed_replays_exactly(name: str) -> None:
         ("mesh", 182),  # chunk files stayed for ever after a start far behind had published once more
         ("mesh", 895),  # a slot of the journal was given twice, once retention had removed its entry
         ("mesh", 473),  # a source that hung inside a transaction got checkpoints without end
+        ("mesh", 19848),  # a reader with chunks of two rows and a slow network was not given the time that it needs
         ("mesh", 135),  # and the pipeline could not be stopped
     ],
 )

@@ -405,6 +405,7 @@ class World:
         self.troubled = True  # faults still happen
         self.writing = True  # the source still changes
         self.finished = False
+        self.deadline = 0.0  # by then it must have arrived
         self.halts_expected = False
         self.schemas: dict[str, TableSchema] = {}  # that parts have named
         self.retired = 0  # the publication behind which records were removed
@@ -483,12 +484,12 @@ class World:
             self.at(rng.uniform(0.5, shape.chaos), self.ask_savepoint)
         self.operators.begin(begin, shape.chaos)
         self.at(shape.chaos, self.calm)
-        deadline = shape.chaos + 200.0 + self.hanging.seconds
+        self.deadline = shape.chaos + 200.0 + self.hanging.seconds
         with upkeeping.simulated(self):
             while self.heap and not self.finished:
                 self.now, _, call, args = heapq.heappop(self.heap)
                 self.events += 1
-                if self.now > deadline or self.events > 60_000 + 500 * self.hanging.seconds:
+                if self.now > self.deadline or self.events > 60_000 + 500 * self.hanging.seconds:
                     raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
                 call(*args)
             checks.journal_is_of_one_line(self)
@@ -521,11 +522,22 @@ class World:
 
     def stop_writing(self) -> None:
         self.writing = False
+        self.deadline += self.reading_seconds()
         source = self.source
         for xid in list(source.prepared):
             if not any(t.xid == xid for t in source.pending):
                 self.flush(Txn("commit", source._gtid(), xid=xid))
         self.at(HIDES_SECONDS + 1.0, self.look_for_end)
+
+    def reading_seconds(self) -> float:
+        """The longest time in which one reader reads every table once more: a chunk takes about ten steps, or twice as
+        many if its table's columns changed meanwhile."""
+        chunks = 0
+        for table, rows in self.source.visible.items():
+            keys = [key[0] for key in rows]
+            integer = KINDS[table].integer and keys
+            chunks += 1 + (max(keys) - min(keys) + 1 if integer else len(keys)) // self.shape.chunk_rows
+        return 20 * self.shape.lag * chunks
 
     def look_for_end(self) -> None:
         if any(s.alive and s.leader is not None and s.leader.state == "halted" for s in self.services):
@@ -1446,6 +1458,7 @@ class World:
         written = self.store.put_entry(service.store, entry)
         if written:
             self.entered_at = self.now
+            self.operators.entry_is_of_no_cancelled_command(entry)
         if written and isinstance(entry, EpochEntry):
             self.tell_story(
                 f"journal {slot}: epoch of {service.incarnation}, base {entry.base}, version {entry.definition}"

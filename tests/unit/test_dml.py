@@ -40,19 +40,66 @@ READS = (
     "DELETE FROM dba.totals ORDER BY (SELECT MIN(id) FROM shop.orders) LIMIT 1",
     "DELETE FROM dba.totals WHERE EXISTS (SELECT 1 FROM shop.orders) RETURNING id",
     "LOAD DATA INFILE 'f' INTO TABLE dba.totals LINES TERMINATED BY 'x' (a, @b) SET n = (SELECT 1 FROM shop.orders)",
+    "WITH orders AS (SELECT id FROM shop.orders), items (n) AS (SELECT 1) UPDATE dba.totals t, orders, items SET n = 1",
+    "WITH RECURSIVE items AS (SELECT 1 AS id FROM shop.items) DELETE t FROM dba.totals AS t JOIN `items` i USING (id)",
+    # of several tables only those that are named as targets
+    "UPDATE dba.t JOIN shop.orders o USING (id) SET t.n = o.n, t.m = 1 WHERE o.id IN (1, 2)",
+    "UPDATE dba.t AS a, shop.orders AS b, (shop.items) SET dba.a.n = b.n, a.m = (SELECT 1) ORDER BY b.id LIMIT 1",
+    "UPDATE LOW_PRIORITY dba.t a INNER JOIN `shop`.`orders` ON (a.id = orders.id AND orders.n > 1) SET `a`.n = 1",
+    "DELETE t FROM dba.t JOIN shop.orders o USING (id) WHERE o.id = 1",
+    "DELETE QUICK a.*, dba.u FROM dba.t AS a JOIN dba.u LEFT JOIN shop.orders ON orders.id = a.id",
+    "DELETE FROM a USING dba.t a JOIN shop.orders o, shop.items WHERE o.id = a.id",
+    "WITH o AS (SELECT 1 AS id) DELETE a FROM dba.t a JOIN o JOIN shop.orders ON orders.id = a.id",
     "INSERT -- shop.orders\n INTO dba.totals SELECT 'INSERT INTO shop.orders' # shop.items",
 )
 WRITES = (
     ("REPLACE INTO shop.checksums (n) SELECT COUNT(*) FROM crm.orders", {"shop.orders", "shop.items"}),
     ("INSERT INTO shop.orders SELECT * FROM crm.orders", {"shop.orders", "shop.items"}),
     ("INSERT INTO checksums SELECT * FROM crm.orders", {"shop.orders", "shop.items"}),
-    ("UPDATE dba.t JOIN crm.orders o USING (id) SET t.n = 1", {"crm.orders"}),
+    ("UPDATE dba.t JOIN crm.orders o USING (id) SET n = 1", {"crm.orders"}),
+    ("UPDATE dba.t JOIN crm.orders o USING (id) SET t.n = 1, m = 2", {"crm.orders"}),
+    ("UPDATE dba.t JOIN crm.orders AS o USING (id) SET t.n = 1, O.m = t.n", {"crm.orders"}),
+    ("UPDATE dba.t JOIN crm.orders ON t.id = orders.id SET crm.orders.m = t.n", {"crm.orders"}),
+    ("UPDATE dba.t JOIN crm.orders PARTITION (p0, p1) o ON t.id = o.id SET o.m = t.n", {"crm.orders"}),
+    ("UPDATE dba.t, (crm.orders o JOIN dba.u) SET o.m = t.n", {"crm.orders"}),
+    ("UPDATE crm.orders PARTITION (p0) t, dba.t PARTITION (p0) AS o SET t.m = o.n", {"crm.orders"}),
+    ("DELETE x FROM dba.t JOIN { OJ crm.orders x LEFT JOIN dba.u ON 1 }", {"crm.orders"}),
+    ("UPDATE dba.t JOIN crm.orders FOR SYSTEM_TIME ALL AS x SET x.n = t.n", {"crm.orders"}),
+    ("UPDATE dba.t STRAIGHT_JOIN orders o SET o.m = 1", {"shop.orders", "shop.items"}),
+    ("DELETE t, o.* FROM dba.t JOIN crm.orders o", {"crm.orders"}),
+    ("DELETE crm.orders.* FROM dba.t JOIN crm.orders", {"crm.orders"}),
+    ("DELETE FROM t, crm.orders USING dba.t JOIN crm.orders", {"crm.orders"}),
+    ("DELETE x FROM dba.t JOIN crm.orders PARTITION (p0) x", {"crm.orders"}),
     ("UPDATE dba.t, orders SET n = 1", {"shop.orders", "shop.items"}),
     ("UPDATE (dba.t, orders o) SET o.n = 1", {"shop.orders", "shop.items"}),
     ("DELETE o FROM dba.t JOIN crm.orders o USING (id) WHERE t.n = 1", {"crm.orders"}),
     ("DELETE FROM crm.orders, dba.t USING crm.orders JOIN dba.t WHERE 1", {"crm.orders"}),
     ("WITH c AS (SELECT 1) UPDATE crm.orders SET n = 1", {"crm.orders"}),
+    ("WITH crm AS (SELECT 1), orders AS (SELECT 1) UPDATE crm.orders JOIN orders SET n = 1", {"crm.orders"}),
+    # behind a dot each word is a name
+    ("UPDATE dba.a JOIN dba.b ON a.set = b.set JOIN crm.orders o ON o.id = a.id SET o.n = 1", {"crm.orders"}),
+    ("DELETE o FROM dba.a JOIN dba.b ON a.order = b.where JOIN crm.orders o ON o.id = a.limit", {"crm.orders"}),
+    ("DELETE FROM o USING dba.a JOIN dba.b ON a.from = b.returning JOIN crm.orders o", {"crm.orders"}),
     ("LOAD XML LOCAL INFILE 'f' REPLACE INTO TABLE crm.orders ROWS IDENTIFIED BY 'r'", {"crm.orders"}),
+)
+CALLS = (
+    "INSERT INTO dba.t VALUES (audit(1))",
+    "INSERT INTO dba.t (a, b) SELECT 1, `audit`(2) FROM dba.u",
+    "UPDATE dba.t SET n = audit (1)",
+    "DELETE FROM dba.t WHERE audit(id) = 1",
+    "LOAD DATA INFILE 'f' INTO TABLE dba.t (@a) SET n = audit(@a)",
+    # a routine of a function's name is called if a space is before the parenthesis
+    "INSERT INTO dba.t VALUES (COUNT (1))",
+    "INSERT INTO dba.t VALUES (now/* */(1))",
+    "INSERT INTO dba.t VALUES (Max\n(1))",
+    # MySQL 9.7 has no such function any more
+    "INSERT INTO dba.t VALUES (MD5(1))",
+    "INSERT INTO dba.t VALUES (SHA1(1), SHA(1))",
+    # MariaDB logs these as they are
+    "CREATE TABLE dba.t SELECT audit(1) AS n",
+    "CREATE TABLE IF NOT EXISTS dba.t (n INT CHECK (n > ABS(1))) IGNORE AS (SELECT audit(1) AS n)",
+    "CREATE TEMPORARY TABLE dba.t AS WITH c AS (SELECT audit(1)) SELECT * FROM c",
+    "CREATE OR REPLACE TABLE dba.t AS VALUES (audit(1))",
 )
 DOUBTS = (
     "INSERT INTO dba.t SELECT audit(id) FROM crm.orders",
@@ -96,6 +143,25 @@ def test_a_statement_stops_the_tables_of_each_database_that_it_writes(statement:
 @pytest.mark.parametrize("statement", DOUBTS)
 def test_in_doubt_every_table_that_a_statement_names_may_be_written(statement: str) -> None:
     assert "crm.orders" in reached(statement, "")
+
+
+@pytest.mark.parametrize("statement", CALLS)
+def test_a_routine_without_a_database_is_one_of_the_sessions(statement: str) -> None:
+    assert reached(statement) == {"shop.orders", "shop.items"}
+    assert reached(statement, "dba") == set()
+
+
+def test_a_table_made_of_a_query_stops_what_the_routines_of_that_query_can_reach_and_else_nothing() -> None:
+    assert reached("CREATE TABLE dba.t SELECT crm.audit(1) AS n") == {"crm.orders"}
+    assert reached("CREATE TABLE dba.t (id INT(11), KEY k (id)) SELECT COUNT(*) AS id FROM crm.orders") == set()
+    assert reached("CREATE TABLE dba.t (id INT) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (9))") == set()
+    assert reached("CREATE TABLE dba.t (id INT) PARTITION BY LIST (id) (PARTITION p VALUES IN (9))") == set()
+
+
+def test_a_space_before_a_parenthesis_means_nothing_if_the_session_says_so() -> None:
+    statement = "INSERT INTO dba.t SELECT COUNT (id) FROM crm.orders"
+    assert reached(statement, "") == {"crm.orders"}
+    assert reached(statement, "", sql_mode=1 << 3) == set()
 
 
 def test_in_mariadbs_oracle_mode_a_name_needs_no_parenthesis_to_be_a_routine() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,8 +45,11 @@ from cutline.common.mesh.messages import (
     TableState,
     TakeBackSplit,
 )
+from cutline.common.mesh.redis import connect
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
+from cutline.common.store.records import Members
+from cutline.common.store.store import Store
 from cutline.services.reader.events import (
     ChangeBatch,
     ChangesRead,
@@ -62,6 +66,7 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
 from cutline.services.reader.member import ReaderMember
 from cutline.services.reader.unsaved import Unsaved
+from tests import records
 from tests.records import PART, read_back
 from tests.simulation.checks import freeze
 
@@ -1033,3 +1038,20 @@ def test_a_table_that_waits_for_a_cursor_is_paused_at_once_and_goes_on_later() -
     bench.include(at=100)
     bench.read(510)
     assert bench.cursor_of("d.t") == "catch-up"
+
+
+async def test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint(tmp_path: Path) -> None:
+    shop = Store(f"file://{tmp_path}").pipeline("shop")
+    source = {"host": "h", "user": "u", "password_env": "P", "server_id": 7}
+    sink = {"type": "iceberg", "warehouse": "/lake"}
+    bound = {"max_unsaved_bytes": 3 << 20}
+    shop.define({"name": "shop", "source": source, "tables": ["d.t"], "sink": sink, "checkpoint": bound})
+    readers = ("r1", "r2", "r3")
+    entry = records.epoch(1, members=Members(enumerator="e1", readers=readers, writers=("w1",)))
+    host: Any = SimpleNamespace(redis=connect("redis://127.0.0.1:1"), incarnation="r1")
+    shares = []
+    for index in range(len(readers)):
+        member = ReaderMember(host, shop, entry, index)
+        shares.append(member.machine.unsaved.most_bytes)
+        member.chunks.close()
+    assert shares == [1 << 20] * 3

@@ -179,3 +179,27 @@ def test_nothing_goes_while_all_publications_are_within_the_grace() -> None:
     world.change(TABLES[0])
     world.checkpoint()
     assert retained([world.published[2]], chain=world.chain, now=world.now, settings=world.config) is None
+
+
+def test_a_publication_that_a_restore_left_behind_stays_within_the_grace() -> None:
+    """1. Publication 3 shows what nothing else does. 2. A restore to 2 leaves it behind. 3. Its readers may still be at
+    work: its snapshots stay until its grace is over."""
+    world = World(RetentionConfig.model_construct(grace_seconds=GRACE, savepoints=0, savepoint_days=None))
+    world.begin(None)
+    world.change(TABLES[0])
+    world.checkpoint()  # 2
+    world.now += 2 * GRACE
+    world.change(TABLES[0])
+    world.checkpoint()  # 3
+    left_behind = world.work[TABLES[0]].snapshot_id
+    world.restore(2)
+    for seconds, stays in ((0.0, True), (0.9 * GRACE, True), (0.2 * GRACE, False)):
+        world.now += seconds
+        world.change(TABLES[0])
+        world.checkpoint()
+        found = retained(
+            (world.published[n] for n in sorted(world.published, reverse=True)),
+            chain=world.chain, now=world.now, settings=world.config,
+        )  # fmt: skip
+        assert found is not None
+        assert (left_behind in found.of(TABLES[0])) == stays

@@ -24,6 +24,7 @@ from cutline.common.store import backends
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Folder
 from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
+from cutline.common.store.restoring import restorable
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, Store, file_name
 from tests import records
@@ -1005,6 +1006,52 @@ def test_nothing_is_retired_that_a_restore_under_way_needs(shop: PipelineStore, 
     assert shop.retired() == (3, frozenset())  # so that no other restore to before it begins
     shop.retire(3, kept={2})
     assert shop.entry(2) is not None
+
+
+class Crossing:
+    """The files of a store, before whose call `at` another process makes all of its calls."""
+
+    def __init__(self, folder: Any, at: int, other: Callable[[], None]) -> None:
+        self._folder, self._at, self._other, self.calls = folder, at, other, 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("create", "names", "read", "exists"):
+            self.calls += 1
+            if self.calls == self._at:
+                self._other()
+        return getattr(self._folder, name)
+
+
+@pytest.mark.parametrize("first", ["retention", "restore"])
+def test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way(first: str) -> None:
+    """1. A retention and a restore begin, one of them in the middle of the other. 2. Never does the restore find what
+    it needs, and the retention remove it."""
+    ways = set()
+    for at in range(1, 100):
+        url = f"memory://{uuid.uuid4().hex}"
+        shop = records.begun(url)
+        shop.put_entry(records.epoch(1))
+        for n in (2, 3):
+            shop.put_entry(records.checkpoint(n))
+        found: dict[str, bool] = {}
+
+        def retention(files: PipelineStore, found: dict[str, bool] = found) -> None:
+            found["retention"] = files.may_retire(3)
+
+        def restore(files: PipelineStore, found: dict[str, bool] = found) -> None:
+            files.commands.add("restore", {"checkpoint": 2}, by="ann", now=1.0)
+            found["restore"] = restorable(files, 2)
+
+        one, other = (retention, restore) if first == "retention" else (restore, retention)
+        files = Store(url).open(shop.life)
+        crossing = Crossing(files._folder, at, lambda other=other, shop=shop: other(shop))
+        files._folder = files.commands._folder = crossing  # type: ignore[assignment]
+        one(files)
+        if crossing.calls < at:
+            break
+        assert not (found["retention"] and found["restore"]), f"the other came before call {at}"
+        ways.add((found["retention"], found["restore"]))
+    assert ways >= {(True, False), (False, True)}
 
 
 def test_what_no_restore_needs_is_retired(shop: PipelineStore) -> None:

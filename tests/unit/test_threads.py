@@ -25,6 +25,7 @@ SHARED = {
     "services/control/api/definitions.py": {"yaml"},
     "services/control/api/oidc.py": {"issuer"},
     "services/control/api/scrape.py": {"metrics"},
+    "services/control/facts.py": {"disks"},
     "services/control/table_rows.py": {"rows"},
     "services/control/traces.py": {"traces"},
     "services/enumerator/__main__.py": {"sweep"},
@@ -88,6 +89,12 @@ def test_the_pools_of_a_process_are_known_and_no_source_is_asked_in_them() -> No
                     if name in ("Threads", "threads.Threads"):
                         found.setdefault(str(path.relative_to(ROOT)), set()).add(ast.literal_eval(call.args[0]))
     assert found == SHARED
+
+
+def test_a_request_waits_for_the_store_only_as_long_as_it_answers() -> None:
+    files = (ROOT / "services/control").rglob("*.py")
+    waiting = {path for path in files if "mesh.loop import in_store" in path.read_text(encoding="utf-8")}
+    assert not waiting, "use in_store of store_calls.py"
 
 
 def test_an_event_loop_of_ours_has_no_default_executor_and_resolves_names_beside_each_other(

@@ -26,12 +26,12 @@ from typing import cast
 
 from starlette.datastructures import Headers
 
-from cutline.common.mesh.loop import in_store
 from cutline.common.store.access import AccessFiles, Token
 from cutline.services.control.api.audit_log import network
 from cutline.services.control.api.oidc import Oidc
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Caller, Role
+from cutline.services.control.store_calls import in_store
 
 FAILURES = 10
 WINDOW_SECONDS = 60.0

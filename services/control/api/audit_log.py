@@ -19,8 +19,8 @@ from typing import Any
 from starlette.types import Scope
 
 from cutline.common.errors import CutlineError
-from cutline.common.mesh.loop import in_store
 from cutline.common.store.access import REFUSALS, AccessFiles, Entry, Refusals, audit_key
+from cutline.services.control.store_calls import in_store
 
 FLUSH_SECONDS = 5.0
 ROTATE_SECONDS = 600.0

@@ -17,7 +17,6 @@ from fastapi.responses import JSONResponse
 
 from cutline.common.config.pipeline import shown
 from cutline.common.errors import Unavailable
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
@@ -30,6 +29,7 @@ from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.roles import Caller
 from cutline.services.control.api.situation import Situation
 from cutline.services.control.api.waiting import Wait, until
+from cutline.services.control.store_calls import in_store
 from cutline.services.control.watch import CURRENT_SECONDS
 
 routes = router("commands")

@@ -12,11 +12,11 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from cutline.common.errors import ConfigError
-from cutline.common.mesh.loop import in_store
 from cutline.common.store.records import Publication
 from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, router
 from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.problems import Refused, refused
+from cutline.services.control.store_calls import in_store
 
 routes = router("cuts")
 

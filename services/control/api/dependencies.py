@@ -21,7 +21,6 @@ from starlette.types import Scope
 from cutline.common.commands.rules import OPERATIONS
 from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.table_id import meant, split_table_id
@@ -30,6 +29,7 @@ from cutline.services.control.api.audit_log import AuditLog
 from cutline.services.control.api.problems import Refused, refused, split
 from cutline.services.control.api.roles import Caller, Role, need
 from cutline.services.control.api.source_threads import SourceThreads
+from cutline.services.control.store_calls import in_store
 from cutline.services.control.table_rows import TableRows
 from cutline.services.control.watch import Watches
 

@@ -10,13 +10,13 @@ from fastapi import Depends, Header, Query
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
-from cutline.common.mesh.loop import in_store
 from cutline.services.control.api import definitions
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.models import CommandView
 from cutline.services.control.api.named import reach
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.situation import Situation
+from cutline.services.control.store_calls import in_store
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.spark_writer import catalogue
 
@@ -92,8 +92,9 @@ class Edit:
     async def _check_source(self, config: PipelineConfig) -> None:
         folds_case = catalogue.folds_case(config.definition()["sink"])
         try:
-            await self.asked.shared.sources.run(partial(reach, config.source))
-            await self.asked.shared.sources.run(partial(check_source, config, begun=True, folds_case=folds_case))
+            run, check = self.asked.shared.sources.run, partial(check_source, begun=True, folds_case=folds_case)
+            await run(partial(reach, config.source), config.source)
+            await run(partial(check, config), config.source)
         except ConfigError as error:
             raise refused(422, error) from error
 

@@ -19,13 +19,13 @@ from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from cutline.common.errors import Unavailable
-from cutline.common.mesh.loop import in_store
 from cutline.services.control.api.dependencies import CallerNow, Control, Flag, Known, Shared, router
 from cutline.services.control.api.models import EventKind, EventView
 from cutline.services.control.api.paging import Newest, several
 from cutline.services.control.api.problems import RETRY_SECONDS, Refused
 from cutline.services.control.api.roles import Caller
 from cutline.services.control.feed import BEGINNING, Event, Place
+from cutline.services.control.store_calls import in_store
 from cutline.services.control.watch import PipelineWatch
 
 routes = router("events")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from cutline.common.errors import CutlineError
-from cutline.common.mesh.loop import in_store
 from cutline.services.control.api.dependencies import RegistryNow, StoreNow
 from cutline.services.control.api.models import Health
+from cutline.services.control.store_calls import in_store
 
 router = APIRouter(tags=["health"])
 

@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 from cutline.common.commands import rules
 from cutline.common.commands.rules import How, Role
 from cutline.common.errors import ProtocolError
-from cutline.common.mesh.loop import in_store
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.commands import Asked, Asking
@@ -18,6 +17,7 @@ from cutline.services.control.api.dependencies import CheckpointNumber, Known, S
 from cutline.services.control.api.models import Body, CommandView
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.situation import checkpoint
+from cutline.services.control.store_calls import in_store
 
 routes = router("operations")
 Name = Annotated[

@@ -13,7 +13,6 @@ from fastapi import Header, Path, Query, Request, Response
 
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
@@ -26,7 +25,9 @@ from cutline.services.control.api.named import reach
 from cutline.services.control.api.paging import WholeList
 from cutline.services.control.api.plan import Plan, plan
 from cutline.services.control.api.problems import Refused, refused
+from cutline.services.control.api.source_threads import ALL
 from cutline.services.control.api.waiting import Wait, matches, until
+from cutline.services.control.store_calls import in_store
 from cutline.services.run.preflight import check, differences
 
 routes = router("pipelines")
@@ -211,9 +212,9 @@ async def create(
         return await _plan(shared, found, config, stored, version)
     if stored is None:
         try:
-            await shared.sources.run(partial(reach, config.source))
+            await shared.sources.run(partial(reach, config.source), config.source)
             call = partial(check, config, store_url=shared.store.url, workdir=None)
-            definition = await shared.sources.run(call)
+            definition = await shared.sources.run(call, config.source, asked=ALL)
         except (ConfigError, Unavailable) as error:
             raise refused(422, error) from error
         try:
@@ -256,9 +257,8 @@ async def _plan(
         with suppress(Unavailable):
             tables = captured(await shared.registry.status(found.key))
             phases = {name: table["phase"] for name, table in tables.items()}
-    return await shared.sources.run(
-        partial(plan, config, store_url=shared.store.url, before=stored, version=version, phases=phases)
-    )
+    call = partial(plan, config, store_url=shared.store.url, before=stored, version=version, phases=phases)
+    return await shared.sources.run(call, config.source, asked=ALL)
 
 
 # Change

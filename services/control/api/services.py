@@ -8,10 +8,10 @@ from fastapi import Path, Query
 from pydantic import BaseModel
 
 from cutline.common.errors import Unavailable
-from cutline.common.mesh.loop import in_store
 from cutline.services.control.api.dependencies import Shared, router
 from cutline.services.control.api.models import ServiceView
 from cutline.services.control.api.problems import Refused
+from cutline.services.control.store_calls import in_store
 
 routes = router("services")
 

@@ -99,7 +99,7 @@ async def test(shared: Shared, body: SourceBody) -> SourceTest:
     """Connect to a source, and check the server's settings and the user's grants."""
     if faults := list(source_faults(body.source, shared.secrets)):
         return SourceTest(ok=False, server=None, faults=faults)
-    return await shared.sources.run(partial(_test, body))
+    return await shared.sources.run(partial(_test, body), body.source)
 
 
 def _test(body: SourceBody) -> SourceTest:
@@ -132,13 +132,13 @@ async def tables(shared: Shared, body: TablesBody, page: Newest) -> list[SourceT
     """List tables of a source, with their columns at the source and in the lake, a page at a time."""
     names = select_tables(body.tables, await _listed(shared, body.source))
     chosen = page.of(names, key=lambda name: name)
-    return await _asked(shared, partial(_described, body, chosen))
+    return await _asked(shared, partial(_described, body, chosen), body.source)
 
 
-async def _asked(shared: Shared, call: Callable[[], T]) -> T:
+async def _asked(shared: Shared, call: Callable[[], T], source: SourceConfig) -> T:
     """What the source says; 422 if it refuses Cutline, or does not answer: the request named it."""
     try:
-        return await shared.sources.run(call)
+        return await shared.sources.run(call, source)
     except (ConfigError, Unavailable) as error:
         raise refused(422, error) from error
 
@@ -147,7 +147,7 @@ async def _listed(shared: Control, source: SourceConfig) -> list[str]:
     """The tables of a request's source. Raises Refused (422)."""
     if faults := list(source_faults(source, shared.secrets)):
         raise Refused(422, faults[0].detail, faults[0].remedy, errors=faults)
-    return await _asked(shared, partial(_names, source))
+    return await _asked(shared, partial(_names, source), source)
 
 
 def _names(source: SourceConfig) -> list[str]:

@@ -61,7 +61,7 @@ async def add(edit: Edited, wanted: NewTable) -> CommandView:
         raise Refused(409, f"pipeline {config.name} captures {glob} already", "GET .../tables lists its tables")
     changed = checked({**normal(stored), "tables": patterns})
     try:
-        names = await edit.asked.shared.sources.run(partial(_names, config.source))
+        names = await edit.asked.shared.sources.run(partial(_names, config.source), config.source)
     except ConfigError as error:
         raise refused(409, error) from error
     if not changed.select(select_tables([glob], names)):

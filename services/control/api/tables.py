@@ -10,13 +10,13 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from cutline.common.errors import ProtocolError
-from cutline.common.mesh.loop import in_store
 from cutline.common.schema import TableSchema
 from cutline.services.control.api.dependencies import Known, Shared, TableName, router
 from cutline.services.control.api.models import TableView
 from cutline.services.control.api.paging import WholeList, several
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.waiting import Wait, matches, until
+from cutline.services.control.store_calls import in_store
 from cutline.services.control.table_rows import Row, etag
 
 routes = router("tables")

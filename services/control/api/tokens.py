@@ -9,7 +9,6 @@ from typing import Annotated
 from fastapi import Path, Response
 from pydantic import BaseModel, Field
 
-from cutline.common.mesh.loop import in_store
 from cutline.common.store.access import Revocation, Token
 from cutline.services.control.api.access import new_token
 from cutline.services.control.api.dependencies import CallerNow, Shared, role, router
@@ -17,6 +16,7 @@ from cutline.services.control.api.models import Body
 from cutline.services.control.api.paging import WholeList
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Role
+from cutline.services.control.store_calls import in_store
 
 routes = router("access")
 TokenId = Annotated[str, Path(description="id of the token", examples=["5a02c4be9d11"])]

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
+from weakref import WeakSet
 
 import pymysql
 
@@ -32,11 +33,13 @@ from cutline.common.config.source import Address, SourceConfig
 from cutline.common.errors import CutlineError, SourceRefused, Unavailable
 from cutline.common.mesh.topology import reader_name
 from cutline.common.positions import High, Position
-from cutline.services.sources.mysql.connection import LOGIN_REFUSED, Connection, Source, connect
+from cutline.services.sources.mysql.connection import LOGIN_REFUSED, Connection, Source, break_connection, connect
 from cutline.services.sources.mysql.requirements import setting_faults, takeover_fault
 from cutline.services.sources.mysql.server import flushed_position, identify
 
 REFUSED_SECONDS = 60.0
+GRACE_SECONDS = 5.0
+"""How long the owner of connections waits for their threads at its end, before it breaks them (`Hosts.end`)."""
 CURRENT_SECONDS = 10.0
 """A status that is older says nothing about the main cursor any more."""
 STREAMING = reader_name(0)
@@ -57,6 +60,8 @@ class Hosts:
         self._connected = False
         self._read: dict[str, Position] = {}
         self._refused: dict[tuple[Address, int], tuple[float, SourceRefused]] = {}  # by address and password's hash
+        self._opened: WeakSet[Connection] = WeakSet()
+        self._ended = False
 
     # --- the choice ---
 
@@ -151,6 +156,15 @@ class Hosts:
             self._only = True
         return connection
 
+    def end(self) -> None:
+        """Break the connections that are still open, and open no more. Their threads, which a server that hangs would
+        keep for a quarter of an hour, get Unavailable at once. One that logs in meanwhile ends with its own time-out.
+        """
+        with self._lock:
+            self._ended, opened = True, list(self._opened)
+        for connection in opened:
+            break_connection(connection)
+
     def _usable(self, address: Address) -> Connection:
         connection = self._open(address)
         try:
@@ -171,6 +185,15 @@ class Hosts:
         return connection
 
     def _open(self, address: Address) -> Connection:
+        connection = self._logged_in(address)
+        with self._lock:
+            self._opened.add(connection)
+            ended = self._ended
+        if ended:
+            break_connection(connection)
+        return connection
+
+    def _logged_in(self, address: Address) -> Connection:
         source = Source.of(self._config, address)
         try:
             return self._tried(source)

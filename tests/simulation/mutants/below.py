@@ -115,16 +115,37 @@ BELOW = (
     unit(
         "a routine that a statement calls is taken for one that writes nothing",
         DML,
-        "if end is None or _may_call_routine(tokens, words, but=columns_at):",
+        "if end is None or any(i not in lists for i in _calls(tokens)):",
         "if end is None:",
         "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
     ),
     unit(
         "a routine with its database before it is taken for a function of the server",
         DML,
-        'before.upper not in _BEFORE_PARENTHESIS or words[i - 2 : i - 1] == ["."]',
+        "before.upper not in _BEFORE_PARENTHESIS or tokens[i - 2 : i - 1] == [_DOT]",
         "before.upper not in _BEFORE_PARENTHESIS",
         "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
+    ),
+    unit(
+        "a target that is not found among the tables of a statement is left out",
+        DML,
+        "if names is None or not names <= {name for _, name in found.values()}:",
+        "if names is None:",
+        "test_dml.py::test_a_statement_stops_the_tables_of_each_database_that_it_writes",
+    ),
+    unit(
+        "a column named like a word of SQL ends the tables of a statement",
+        DML,
+        'token.upper if i == 0 or tokens[i - 1] != _DOT else ""',
+        "token.upper",
+        "test_dml.py::test_a_statement_stops_the_tables_of_each_database_that_it_writes",
+    ),
+    unit(
+        "a routine that a space makes one of its name is taken for a function",
+        DML,
+        "if apart or before",
+        "if before",
+        "test_dml.py::test_a_routine_without_a_database_is_one_of_the_sessions",
     ),
     unit(
         "a comment that only some servers execute is taken as executed by all",
@@ -136,7 +157,7 @@ BELOW = (
     unit(
         "only the first table of an UPDATE is a target",
         DML,
-        'end = next((i for i in _outside(words, begin) if words[i] == "SET"), None)',
+        'end = next((i for i in outside if words[i] == "SET"), None)',
         "end = _after_name(tokens, first)",
         "test_dml.py::test_a_statement_stops_the_tables_of_each_database_that_it_writes",
     ),

@@ -5,13 +5,18 @@ from __future__ import annotations
 from tests.simulation.mutants import LEADER, READER, STORE, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
+COMMANDING = "services/enumerator/commanding.py"
+COMMANDS_FILE = "common/store/commands.py"
 ENUMERATORS = "services/enumerator/__main__.py"
 LIVES_FILE = "common/store/lives.py"
+MEMBER = "services/reader/member.py"
 OWNER = "spark_writer/iceberg/owner.py"
 PURGING = "spark_writer/iceberg/purging.py"
 RESTORING = "common/store/restoring.py"
 RETENTION = "spark_writer/retention.py"
 UPKEEP = "spark_writer/upkeep.py"
+NOTE = '        self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})\n'
+LOOK = "        if any(isinstance(base, int) and base < n"
 
 
 def of_lives(rule: str, file: str, old: str, new: str, seeds: int = 150, first: int = 1) -> Mutant:
@@ -42,6 +47,19 @@ LIVES: tuple[Mutant, ...] = (
         LIVES_FILE,
         "(life.folder != folder or numbers[life.number])",
         "(life.folder != folder or True)",
+    ),
+    of_lives(
+        "the end of the newest life of a name is swept, so that its number comes again",
+        LIVES_FILE,
+        "                if life != newest and time.time() - newest.at > _KEPT_SECONDS:\n",
+        "                if time.time() - newest.at > _KEPT_SECONDS:\n",
+        first=20,
+    ),
+    of_lives(
+        "what a deposed leader has begun goes on",
+        ENUMERATORS,
+        "            for task in self._tenure:\n                task.cancel()\n",
+        "            pass\n",
     ),
     of_lives(
         "what Redis has of an ended life is not swept",
@@ -82,6 +100,11 @@ LIVES: tuple[Mutant, ...] = (
         "        if False:",
         first=215,
     ),
+    Mutant(
+        "retention looks for restores before its note, not after it",
+        ((STORE, NOTE, ""), (STORE, LOOK, NOTE + LOOK)),
+        tests="test_store.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
+    ),
     mutant(
         "a checkpoint can be restored though what it needs is being removed",
         RESTORING,
@@ -95,6 +118,18 @@ LIVES: tuple[Mutant, ...] = (
         "for found in (table.main, table.work) if found",
         "for found in (table.work,) if found",
         first=35,
+    ),
+    Mutant(
+        "what only a publication needs that a restore left behind goes within the grace",
+        (
+            (
+                RETENTION,
+                "        if oldest is None:\n            room -= record.kept\n",
+                "        if oldest is None and record.n not in chain:\n            continue\n"
+                "        if oldest is None:\n            room -= record.kept\n",
+            ),
+        ),
+        tests="test_retention.py::test_a_publication_that_a_restore_left_behind_stays_within_the_grace",
     ),
     mutant(
         "snapshots expire by their age alone",
@@ -166,10 +201,49 @@ LIVES: tuple[Mutant, ...] = (
         ),
         tests="test_agenda.py",
     ),
+    mutant(
+        "the checkpoint in flight still answers a command that was cancelled",
+        LEADER,
+        "            self.in_flight = self.in_flight[0], None\n",
+        "            pass\n",
+        first=100,
+    ),
     Mutant(
         "a command is cancelled though its epoch is in the journal",
         ((AGENDA, "        return kept or command.n == self.entered or leader", "        return kept or leader"),),
         tests="test_agenda.py",
+    ),
+    mutant(
+        "every table is read again after a loss, whatever the definition says of it",
+        LEADER,
+        "if lost != Loss.POSITION or self.anew or not self.settings.reads_again:",
+        "if lost != Loss.POSITION or self.anew:",
+    ),
+    Mutant(
+        "each reader may send what all readers together may, without a checkpoint",
+        ((MEMBER, "max_unsaved_bytes // len(readers)", "max_unsaved_bytes"),),
+        tests="test_reader.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
+    ),
+    Mutant(
+        "a command that the Spark writer has begun is cancelled",
+        ((COMMANDING, "            if self.store.commands.take(other, why) == why:\n", "            if True:\n"),),
+        tests="test_commands.py::test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it",
+    ),
+    Mutant(
+        "whoever comes last has a command that the Spark writer and a cancellation take",
+        ((COMMANDS_FILE, "        return self.taker(n) or taker\n", "        return taker\n"),),
+        tests="test_commands.py::test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it",
+    ),
+    Mutant(
+        "a command that failed since the Spark writer did not begin it is carried out later",
+        (
+            (
+                COMMANDING,
+                "                        await in_store(self.store.commands.take, n, why)\n",
+                "                        return withdrawn(n, why)\n",
+            ),
+        ),
+        tests="test_commands.py::test_what_the_spark_writer_did_not_begin_in_time_is_not_carried_out_later",
     ),
     Mutant(
         "every table is read again only where a person asks for it",

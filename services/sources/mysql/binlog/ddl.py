@@ -32,7 +32,7 @@ from itertools import pairwise
 from cutline.common.errors import SourceLost
 from cutline.common.schema import TableSchema, parse_type
 from cutline.common.table_id import split_table_id, unquoted
-from cutline.services.sources.mysql.binlog.dml import targets
+from cutline.services.sources.mysql.binlog.dml import calls, calls_in_session, query_in, targets
 from cutline.services.sources.mysql.binlog.sql import (
     INTEGERS,
     ORACLE,
@@ -91,7 +91,8 @@ _DML = frozenset(
     "INSERT REPLACE UPDATE DELETE LOAD CALL WITH SELECT DO VALUES TABLE HANDLER IMPORT EXECUTE MERGE".split()
 )
 _BEFORE_TABLE = frozenset(
-    "INTO FROM UPDATE JOIN TABLE INSERT REPLACE IGNORE CALL DELETE QUICK LOW_PRIORITY DELAYED HIGH_PRIORITY".split()
+    "INTO FROM UPDATE JOIN STRAIGHT_JOIN TABLE INSERT REPLACE IGNORE CALL DELETE QUICK LOW_PRIORITY DELAYED"
+    " HIGH_PRIORITY".split()
 )
 _BEFORE_TARGET = _BEFORE_TABLE | {",", "(", "USING"}
 _OPTIONS = frozenset(
@@ -266,11 +267,13 @@ class _Statement:
             self.sql.expect("TABLE")
         exists = self.sql.accept("IF", "NOT", "EXISTS")
         tables = self.captured(self.sql.table())
+        query = query_in(self.sql.tokens[self.sql.at :])
+        others = self._written(query, doubt=True) if calls(query) else []
         if temporary:  # only a session that logs statements logs this; its next ones mean the temporary table
-            return [self.by_statement(table_id) for table_id in tables]
+            return [*(self.by_statement(table_id) for table_id in tables), *others]
         if exists and not replaces:
-            return []  # a captured table exists, so nothing was created
-        return [self.restart(table_id, "it was created anew") for table_id in tables]
+            return others  # a captured table exists, so nothing was created
+        return [*(self.restart(table_id, "it was created anew") for table_id in tables), *others]
 
     def _drop(self) -> list[Effect]:
         self.sql.skip()
@@ -322,9 +325,13 @@ class _Statement:
             return []
         oracle = self.sql.sql_mode & ORACLE != 0
         found = targets(self.sql.tokens, self.statement, oracle=oracle)
-        tokens = self.sql.tokens if found is None else found
-        names = set(self.mentioned(tokens)) if found is None else set()
-        databases = set()
+        return self._written(self.sql.tokens if found is None else found, doubt=found is None)
+
+    def _written(self, tokens: Sequence[Token], *, doubt: bool) -> list[Effect]:
+        """The effects of a statement on the tables of the databases that these tokens name; `doubt`: not all of them
+        are targets, and a routine may be called."""
+        names = set(self.mentioned(tokens)) if doubt else set()
+        databases = {self.sql.db.lower()} if doubt and calls_in_session(tokens) else set()
         for i, token in enumerate(tokens):
             before = tokens[i - 1].upper if i else ""
             after = tokens[i + 1].upper if i + 1 < len(tokens) else ""
@@ -332,7 +339,7 @@ class _Statement:
                 continue
             if after == "." and before != ".":
                 databases.add(token.value.strip('"').lower())
-            elif before in (_BEFORE_TABLE if found is None else _BEFORE_TARGET) and token.upper not in _BEFORE_TABLE:
+            elif before in (_BEFORE_TABLE if doubt else _BEFORE_TARGET) and token.upper not in _BEFORE_TABLE:
                 databases.add(self.sql.db.lower())
         return [
             self.by_statement(table_id)

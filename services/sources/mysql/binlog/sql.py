@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -43,7 +43,7 @@ _PLAIN_TYPES = frozenset(
 )
 _FLOAT_BITS = 24  # a FLOAT(p) with more is a DOUBLE
 _MAX_VARCHAR = 16_383  # characters of four bytes
-_ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
+_ANSI_QUOTES, _IGNORE_SPACE, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 3, 1 << 20
 _EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's; the bit means another mode on MySQL
 ORACLE = 1 << 9
 """The bit of MariaDB's sql_mode=ORACLE; MySQL never sets it."""
@@ -55,10 +55,12 @@ _SWE7_ESCAPED = _SWE7 | {ord("\\"): ord("\\")}
 @dataclass(frozen=True, slots=True)
 class Token:
     """`value` is as written, except that a `name` is without its quotes, and that a backslash without a meaning
-    (NO_BACKSLASH_ESCAPES) is doubled. A `text` is a literal in quotes."""
+    (NO_BACKSLASH_ESCAPES) is doubled. A `text` is a literal in quotes. `apart`: a space or a comment is before it, and
+    the session's sql_mode is without IGNORE_SPACE."""
 
     kind: Literal["name", "text", "word", "number", "sign"]
     value: str
+    apart: bool = field(default=False, compare=False)
 
     @property
     def upper(self) -> str:
@@ -90,9 +92,11 @@ def _pattern(plain: bool, mariadb: bool) -> re.Pattern[str]:
 def tokens_of(statement: str, sql_mode: int, mariadb: bool) -> Iterator[Token]:
     """The tokens of a statement of a session with this `sql_mode`."""
     hints = 0  # executed comments that are open
+    apart, counts = False, not sql_mode & _IGNORE_SPACE
     plain = bool(sql_mode & _NO_BACKSLASH_ESCAPES)
     for found in _pattern(plain, mariadb).finditer(statement):
         kind, value = found.lastgroup, found[0]
+        before, apart = apart, counts and kind in ("space", "hint", "unhint")
         if kind == "hint":
             hints += 1
         elif kind == "unhint":
@@ -105,7 +109,7 @@ def tokens_of(statement: str, sql_mode: int, mariadb: bool) -> Iterator[Token]:
         elif kind == "text" and value[0] == '"' and sql_mode & _ANSI_QUOTES:
             yield Token("name", value[1:-1].replace('""', '"'))
         elif kind in ("text", "number", "word", "sign"):
-            yield Token(kind, value.replace("\\", "\\\\") if plain else value)  # type: ignore[arg-type]
+            yield Token(kind, value.replace("\\", "\\\\") if plain else value, before)  # type: ignore[arg-type]
 
 
 def from_swe7(statement: str, sql_mode: int) -> str:
