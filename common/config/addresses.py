@@ -5,10 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 # Metadata services that are not at a link-local address: of AWS by IPv6, of Alibaba, of Oracle.
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "192.0.0.192")))
 _HOSTS = re.compile(r"//([^/?#\s]+)")
+_PARAMETERS = re.compile(r"(?i)(?<![a-z])(?:pg)?host\s*=\s*([^(),;&\s]+)")
+"""Of JDBC addresses: PGHOST of PostgreSQL's driver, `(host=...)` of MySQL's."""
 
 
 def barred(host: str) -> bool:
@@ -39,6 +42,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def hosts_in(text: str) -> Iterator[str]:
     """Yield the hosts of the addresses in a text, as in `jdbc:postgresql://a:5432,b/lake`."""
+    text = unquote(text)
+    yield from _PARAMETERS.findall(text)
     for authority in _HOSTS.findall(text):
         for part in authority.rpartition("@")[2].split(","):
             yield part[: part.find("]") + 1] if part.startswith("[") else part.partition(":")[0]

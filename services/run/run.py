@@ -132,10 +132,12 @@ class Run:
         until: Until | None,
         view: TerminalView,
         replaces: bool = False,
+        reads_again: bool = False,
     ) -> None:
         """Take the pipeline and where to show it; nothing happens before `go`."""
         self._config = config
         self._replaces = replaces
+        self._reads_again = reads_again
         self._id = secrets.token_hex(8)
         self._environment = environment
         self._workdir = workdir
@@ -172,7 +174,10 @@ class Run:
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
             await in_store(self._say_changes, store)
+            known = store.definition_version() > 0
             await in_store(partial(define, store, definition, replaces=self._replaces))
+            if self._reads_again and known:  # a new pipeline reads all anyway
+                await in_store(partial(running.ask, store, "read_again", {}, by="cutline run"))
             self._config = PipelineConfig.from_definition(definition).model_copy(update={"workers": config.workers})
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)

@@ -242,6 +242,25 @@ def test_live_changes_are_said_and_stay_and_the_file_takes_their_place_by_replac
     running.process.kill()
 
 
+def test_a_run_reads_every_table_again_if_it_is_told_so_and_a_new_pipeline_only_once(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    """A run ends when its pipeline halts, so no control service is there to ask."""
+    shop = Store(f"file://{tmp_path}/.cutline/shop/store").pipeline("shop")
+    running = start({"tables": {"t.a": LIVE}}, "--read-again")
+    running.says("t.a: live")
+    assert shop.commands.newest() == 0
+    running.interrupt()
+    assert running.ends()[0] == 0
+    before = shop.commands.newest()
+    running = start({"tables": {"t.a": LIVE}, "answers": False}, "--read-again")
+    running.until(lambda: shop.commands.newest() > before)
+    command = shop.commands.get(before + 1)
+    assert command is not None
+    assert (command.kind, command.by) == ("read_again", "cutline run")
+    running.process.kill()
+
+
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_run_ends_when_its_pipeline_is_deleted_also_while_it_takes_its_savepoint(
     start: Callable[..., Running], tmp_path: Path, interrupted: bool

@@ -88,6 +88,7 @@ REDIS_STORE_AND_SERVICES = (
     "restore",
     "restore from an older checkpoint",
     "restore with other numbers of members",
+    "table begins after a restore left checkpoints behind",
     "savepoint asked",
     "send to a stream that is gone",
     "send waits for credit",
@@ -310,6 +311,7 @@ LIVES = tuple(
     f"lives: {situation}"
     for situation in (
         "a deletion says for what it waits",
+        "a member left a leader that is gone",
         "a zombie wrote into the folder of its ended life",
         "compared",
         "define done",
@@ -324,8 +326,11 @@ LIVES = tuple(
         "nothing of an ended life is left",
         "pause done",
         "promise kept",
+        "reader joined an epoch",
+        "reader suspended",
         "redis away",
         "restore done",
+        "resume done",
         "retention removed a file",
         "spark killed",
         "spark suspended",
@@ -333,6 +338,8 @@ LIVES = tuple(
         "table dropped",
         "table of an earlier life refused",
         "table of an earlier life taken over",
+        "writer joined an epoch",
+        "writer suspended",
     )
 )
 BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *COMMANDS, *STREAM, *STORE, *CHANNELS, *LIVES)

@@ -1,14 +1,16 @@
 """Pipelines that are deleted and made again under one name, under seeds: the real enumerator service (its `main`), the
-real server of the Spark writer (`serve`, with each start, its upkeep and its purge) and the real store, as processes of
-tests/simulation/actors.py, around a simulated Redis and a simulated catalogue.
+real host of a reader and a writer with the real machines (members.py), the real server of the Spark writer (`serve`,
+with each start, its upkeep and its purge) and the real store, as processes of tests/simulation/actors.py, around a
+simulated Redis, a simulated source and a simulated catalogue.
 
-People make a pipeline, pause, restore and resume it, delete it with or without its lake tables, and make another one of
-that name, two or three times; beside it another pipeline of the same services lives on. Processes are suspended in the
-middle of a step and go on long after, or are killed. Checked at each call, and at the end:
+People make a pipeline, which is read and published, pause, restore and resume it, delete it with or without its lake
+tables, and make another one of that name, two or three times; beside it another pipeline of the same services lives on.
+Processes are suspended in the middle of a step and go on long after, or are killed. Checked at each call, and at the
+end:
 
 - whatever writes or removes does it in the folder, the notes, the streams and the tables of its own life: a life that
   is not being deleted loses nothing but what its own retention removes, and the other pipeline loses nothing at all;
-- a lake table shows what its own life has written, or what an earlier one left that it took over;
+- a lake table shows what its own life has read, each row once, or what an earlier one left that it took over;
 - what a restore was promised stays until that restore is over;
 - a deletion ends, and so does each command; a wait that lasts says for what;
 - once all that outlived a deletion is over, nothing of an ended life is left, in the store or in Redis.
@@ -20,31 +22,28 @@ import logging
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.mesh import host as mesh_host
 from cutline.common.mesh import loop as mesh_loop
-from cutline.common.mesh.parts import Parts
-from cutline.common.schema import TableSchema
+from cutline.common.mesh import parts as mesh_parts
 from cutline.common.store import commands as commands_module
 from cutline.common.store import lives as lives_module
 from cutline.common.store import store as store_module
 from cutline.common.store.lives import Key, Life
-from cutline.common.store.records import CheckpointEntry, EpochEntry, Members, TableEntry
-from cutline.common.store.store import PipelineStore
+from cutline.common.store.records import CheckpointEntry
+from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator import __main__ as enumerator
 from cutline.services.enumerator import commanding
-from cutline.services.enumerator.events import Plan
-from cutline.services.enumerator.machine import Enumerator
 from cutline.spark_writer import apply, serve, upkeep
 from cutline.spark_writer.iceberg import purging
 from cutline.spark_writer.iceberg.owner import ID
-from tests.binlog_bytes import schema_of
+from tests.simulation import members
 from tests.simulation.actors import Actors, Event, Process
 from tests.simulation.clock import SimulatedClock, Wrong
 from tests.simulation.surroundings import (
@@ -57,15 +56,14 @@ from tests.simulation.surroundings import (
     Pool,
     Publications,
     Source,
+    adopt,
     drop_branches,
     expire,
     forget,
     store_of,
 )
 
-TABLE: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t")
 NAMES = ("shop", "other")
-PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=1, exact=False)
 RETENTION = RetentionConfig.model_construct(grace_seconds=6.0, savepoints=2, savepoint_days=None)
 EXPIRE_SECONDS = 4.0
 PATIENCE_SECONDS = 240.0
@@ -73,7 +71,6 @@ PATIENCE_SECONDS = 240.0
 QUIET_SECONDS = 45.0
 SWEEP_SECONDS = 15.0
 KEPT_SECONDS = 120.0
-ENTRIES = 40
 SAYS_SECONDS = 20.0
 
 
@@ -93,7 +90,8 @@ class LivesWorld:
         self.files = Files(self)
         self.catalogue = Catalogue(self)
         self.notes: dict[Key, dict[str, Any]] = {}  # in Redis, by life
-        self.streams: dict[Key, int] = {}  # streams of each life, the newest epoch
+        self.streams = members.Streams()
+        self.present: dict[Process, tuple[float, Any]] = {}  # services of the mesh, and when they were seen last
         self.leases: dict[str, tuple[str, float]] = {}
         self.hosts: dict[Process, Host] = {}
         self.lives: list[Life] = []
@@ -111,6 +109,11 @@ class LivesWorld:
     def tell(self, text: str) -> None:
         self.story.append(f"{self.clock.now:8.3f} {text}")
 
+    def wrong(self, text: str) -> Wrong:
+        """What a check has found: it fails the world, also where the service that is checked catches every error."""
+        self.actors.fault = self.actors.fault or Wrong(text)
+        return Wrong(text)
+
     def name(self, role: str) -> str:
         self.numbers += 1
         return f"{role}-{self.numbers:03d}"
@@ -120,6 +123,8 @@ class LivesWorld:
         with simulated(self):
             for _ in range(2):
                 self.begin("enumerator", partial(self.actors.run_loop, enumerator.main))
+            for role in ("reader", "writer"):
+                self.begin(role, partial(self.actors.run_loop, partial(members.serve, self, role)))
             for _ in range(rng.choice((1, 1, 2))):
                 self.begin("spark", self.spark)
             for name in NAMES:
@@ -152,7 +157,7 @@ class LivesWorld:
         if self.calm or process.name.startswith(("people", "supervisor")):
             return
         luck = self.rng.random()
-        if process.name.startswith("enumerator") and self.deleting != self.ended:
+        if process.name.startswith(("enumerator", "reader", "writer")) and self.deleting != self.ended:
             luck /= 8  # most of what can go wrong goes wrong in the middle of a deletion
         if luck < self.restless:
             seconds = self.rng.choice((1.0, 7.0, 40.0)) * self.rng.uniform(0.5, 1.5)
@@ -192,13 +197,12 @@ class LivesWorld:
             sleep(rng.uniform(0.0, 3.0))
             store = store_of(self).pipeline(name)
             if not store.define(definition(name, adopt=adopt)):
-                raise Wrong(f"pipeline {name} is made again, and there is one")
+                raise self.wrong(f"pipeline {name} is made again, and there is one")
             life = store.life
             self.lives.append(life)
             self.count["lives: life begun"] += 1
             self.tell(f"life {number} of {name} is {life.id}")
-            member = Process(f"member of {life.id}")
-            self.actors.start(member, partial(self.member, store_of(self).open(life), member))
+            self.actors.start(Process(f"member of {life.id}"), partial(self.late, store_of(self).open(life)))
             for _ in range(rng.randrange(4)):
                 sleep(rng.uniform(0.0, 8.0))
                 self.wish(store, life)
@@ -225,18 +229,18 @@ class LivesWorld:
             if outcome.state == "done":
                 entry = store.entry(n)
                 if not isinstance(entry, CheckpointEntry):
-                    raise Wrong(f"checkpoint {n} is to be restored, and is gone")
+                    raise self.wrong(f"checkpoint {n} is to be restored, and is gone")
                 self.promised[life.id] = (n, {path for ref in entry.parts.values() for path in ref.paths})
                 self.actors.sleep(rng.uniform(0.0, 10.0))
                 self.keeps_promise(store, life)
                 self.promised.pop(life.id)
-        # Without members no epoch begins, so that it can be resumed only by what a person says next.
+        self.finish(store, "resume")
 
     def keeps_promise(self, store: PipelineStore, life: Life) -> None:
         """What a restore needs is there."""
         n, paths = self.promised[life.id]
         if store.entry(n) is None or not all(f"{life.folder}/{path}" in self.files.files for path in paths):
-            raise Wrong(f"the restore of checkpoint {n} was promised, and what it needs is gone")
+            raise self.wrong(f"the restore of checkpoint {n} was promised, and what it needs is gone")
         self.count["lives: promise kept"] += 1
 
     def finish(self, store: PipelineStore, kind: str, **arguments: Any) -> Any:
@@ -246,7 +250,7 @@ class LivesWorld:
         while (outcome := store.commands.outcome(command.n)) is None:
             self.actors.sleep(0.5)
             if self.calm and self.clock.now - began > 2 * PATIENCE_SECONDS:
-                raise Wrong(f"command {command.n} ({kind}) of {store.key} has no outcome")
+                raise self.wrong(f"command {command.n} ({kind}) of {store.key} has no outcome")
             if self.clock.now - began > PATIENCE_SECONDS:
                 self.calms()
         self.tell(f"command {command.n} ({kind}) of {store.key} is {outcome.state}")
@@ -275,7 +279,7 @@ class LivesWorld:
             if waited > PATIENCE_SECONDS:
                 self.calms()
             if waited > 2 * PATIENCE_SECONDS:
-                raise Wrong(f"{life.key} is still not deleted after {waited:.0f} s: {self.notes.get(life.key)}")
+                raise self.wrong(f"{life.key} is still not deleted after {waited:.0f} s: {self.notes.get(life.key)}")
             self.says_why(life)
         self.ended.add(life.id)
         self.silent.pop(life.key, None)
@@ -295,46 +299,17 @@ class LivesWorld:
         if who != status["leader"]:
             self.silent.pop(life.key)
         elif self.clock.now - since > SAYS_SECONDS:
-            raise Wrong(f"{who} has been deleting {life.key} for {self.clock.now - since:.0f} s, and says nothing")
+            raise self.wrong(f"{who} has been deleting {life.key} for {self.clock.now - since:.0f} s, and says nothing")
 
-    def member(self, store: PipelineStore, process: Process) -> None:
-        """What the mesh writes of one life: an epoch and its checkpoints. It may outlive its pipeline."""
-        rng = self.rng
-        ends_at = float("inf")
-        slot, epoch, base = 0, 0, None
-        self.streams[store.key] = 1
-        try:
-            store.put_schemas([TABLE], epoch=1)
-            while self.clock.now < ends_at and slot < ENTRIES:
-                self.actors.sleep(rng.uniform(0.1, 1.5))
-                if store.id in self.deleting and ends_at == float("inf"):
-                    ends_at = self.clock.now + rng.choice((0.0, 5.0, 30.0))  # a zombie that notices nothing
-                slot += 1
-                if epoch == 0 or rng.random() < 0.05:
-                    made: Any = EpochEntry(
-                        slot=slot, nonce="m", leader="m", base=base, cause="a test", written_at=self.clock.now,
-                        members=Members(enumerator="e", readers=("r",), writers=("w",)),
-                    )  # fmt: skip
-                    epoch = slot
-                else:
-                    made = self.checkpoint(store, slot, epoch)
-                    base = slot
-                store.put_entry(made)
-        except Unavailable:
-            self.tell(f"the member of {store.key} gives up")
-        except ProtocolError:  # its journal is gone
-            if store.id not in self.deleting:
-                raise
-
-    def checkpoint(self, store: PipelineStore, slot: int, epoch: int) -> CheckpointEntry:
-        parts = Parts(store, member="enumerator", epoch=epoch, incarnation="m")
-        part = parts.put(slot, Enumerator(PLAN).snapshot())
-        tables = {"d.t": TableEntry(generation=1, phase="live", schema=TABLE.hash, show=True)}
-        return CheckpointEntry(
-            slot=slot, epoch=epoch, nonce="m", kept=self.rng.random() < 0.1, inside=False, position=None,
-            source_time=None, started_at=0.0, written_at=self.clock.now, staged=(), tables=tables,
-            parts={"enumerator": part},
-        )  # fmt: skip
+    def late(self, store: PipelineStore) -> None:
+        """Calls to the store of a member that was suspended while it made them: they land when its life is deleted, or
+        after its end."""
+        while store.id not in self.deleting:
+            self.actors.sleep(1.0)
+        for _ in range(3):
+            self.actors.sleep(self.rng.uniform(0.0, 15.0))
+            with suppress(Unavailable):
+                store.put_part(file_name("late", epoch=1, incarnation="late"), b"late")
 
     def spark(self) -> None:
         serve.serve(store_of(self), cast(Any, Event(self.actors)))
@@ -356,7 +331,7 @@ class LivesWorld:
         about = getattr(call, "__self__", None) or arguments[0]
         key = getattr(about, "store", about)._folder.life.key
         if not process.dead and key not in self.hosts[process].leads:
-            raise Wrong(f"{process.name} does not lead {key} any more, and begins {call.__qualname__}")
+            raise self.wrong(f"{process.name} does not lead {key} any more, and begins {call.__qualname__}")
         return await self.actors.in_thread(call, *arguments)
 
     def life_at(self, path: str) -> Life | None:
@@ -373,16 +348,16 @@ class LivesWorld:
         life = self.life_at(path)
         if path.startswith("pipelines/"):
             if path.endswith((f".{self.newest(path)}.json", f".{self.newest(path)}.ended.json")):
-                raise Wrong(f"{path} is removed, the newest record of its name")
+                raise self.wrong(f"{path} is removed, the newest record of its name")
             return
         if life is None or life.id in self.deleting:
             return
         inside = path.split("/")[1]
         if inside not in ("journal", "parts", "staged", "publications", "schemas", "spark", "retired", "released"):
-            raise Wrong(f"{path} is removed by {self.who()}, and {life.key} is not to be deleted")
+            raise self.wrong(f"{path} is removed by {self.who()}, and {life.key} is not to be deleted")
         promise = self.promised.get(life.id)
         if promise is not None and path.partition("/")[2] in promise[1]:
-            raise Wrong(f"{path} is removed, which the restore of checkpoint {promise[0]} needs")
+            raise self.wrong(f"{path} is removed, which the restore of checkpoint {promise[0]} needs")
         self.count["lives: retention removed a file"] += 1
 
     def newest(self, path: str) -> str:
@@ -397,33 +372,35 @@ class LivesWorld:
         """Only a life that is over loses its notes and streams."""
         life = next((life for life in self.lives if life.key == key), None)
         if life is None or life.id not in self.deleting:
-            raise Wrong(f"{self.who()} removes what Redis has of {key}, which is not to be deleted")
+            raise self.wrong(f"{self.who()} removes what Redis has of {key}, which is not to be deleted")
 
     def drops(self, name: str, table: Any) -> None:
         """Only a table of a life that is being deleted is dropped."""
         if table.properties[ID] not in self.deleting:
-            raise Wrong(f"{self.who()} drops {name}, of {table.properties[ID]}, which is not to be deleted")
+            raise self.wrong(f"{self.who()} drops {name}, of {table.properties[ID]}, which is not to be deleted")
         if table.properties[ID] in self.ended:
-            raise Wrong(f"{self.who()} drops {name}, whose life has ended")
+            raise self.wrong(f"{self.who()} drops {name}, whose life has ended")
         self.count["lives: table dropped"] += 1
 
     def shown(self, table: LakeTable, snapshot: int) -> None:
         """A table shows what its own life has written."""
-        owner, by = table.java.properties[ID], table.java.snapshots[snapshot][0]
-        if owner != by:
-            raise Wrong(f"{table.table_id} of {owner} shows what {by} has written")
+        owner, (by, _, rows) = table.java.properties[ID], table.java.snapshots[snapshot]
+        if {owner} != {by, *(row.split("/")[0] for row in rows)}:
+            raise self.wrong(f"{table.table_id} of {owner} shows what {by} has written: {rows}")
+        if not len(rows) == len(set(rows)) == members.ROWS * members.CHUNKS:
+            raise self.wrong(f"{table.table_id} of {owner} does not show each of its rows once: {rows}")
         self.count["lives: main moved"] += 1
 
     def judge(self) -> None:
         """Every zombie is over: nothing of an ended life is left, and each pipeline of now has all it had."""
         for life in self.lives:
             files = [path for path in self.files.files if path.startswith(f"{life.folder}/")]
-            if life.id in self.ended and (files or life.key in self.notes or life.key in self.streams):
-                raise Wrong(f"{life.key} has ended, and {files or 'something in Redis'} is left")
+            if life.id in self.ended and (files or life.key in self.notes or life.key in self.streams.of):
+                raise self.wrong(f"{life.key} has ended, and {files or 'something in Redis'} is left")
             if life.id not in self.ended:
                 store = store_of_end(self, life)
                 if f"{life.folder}/pipeline.json" not in self.files.files:
-                    raise Wrong(f"{life.key} has lost its definition")
+                    raise self.wrong(f"{life.key} has lost its definition")
                 if (n := max(store.publication_numbers(), default=0)) == 0:
                     self.count["lives: nothing published"] += 1
                     continue
@@ -445,7 +422,8 @@ def definition(name: str, *, adopt: bool) -> dict[str, Any]:
     """A pipeline's definition."""
     source = {"host": "h", "user": "u", "password_env": "P", "server_id": 7}
     sink = {"type": "iceberg", "warehouse": f"/lake/{name}", "adopt": adopt}
-    return {"name": name, "source": source, "tables": ["d.t"], "sink": sink}
+    every = {"interval_seconds": 3.0}
+    return {"name": name, "source": source, "tables": ["d.t"], "sink": sink, "checkpoint": every}
 
 
 @contextmanager
@@ -453,12 +431,20 @@ def simulated(world: LivesWorld) -> Iterator[None]:
     """The services work in this world."""
     actors = world.actors
 
+    async def create(redis: Any, names: list[tuple[Key, Any]], about: Any) -> None:
+        world.visit("redis")
+        for key, channel in names:
+            world.streams.of[key][channel] = deque()
+
     async def drop(redis: Any, key: Key, *, before: int) -> int:
         world.visit("redis")
         if before > 10**9:
             world.forgets(key)
-            world.streams.pop(key, None)
+        world.streams.drop(key, before)
         return 0
+
+    async def memory(redis: Any) -> None:
+        return None
 
     class Thread:
         def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
@@ -489,6 +475,8 @@ def simulated(world: LivesWorld) -> Iterator[None]:
         (store_module, {"time": world.clock, "secrets": secrets}),
         (commands_module, {"secrets": secrets}),
         (mesh_loop, {"time": world.clock, "TICK_SECONDS": 1.0}),
+        (mesh_host, {"in_store": actors.in_thread, "TICK_SECONDS": 0.5}),
+        (mesh_parts, {"in_store": actors.in_thread}),
         (commanding, {
             "time": world.clock, "in_store": world.of_a_leader, "_REMOVING": SimpleNamespace(call=world.of_a_leader),
         }),
@@ -496,7 +484,10 @@ def simulated(world: LivesWorld) -> Iterator[None]:
             "time": world.clock, "secrets": secrets, "in_store": actors.in_thread, "_SWEEPING": threads,
             "Host": Host, "Lease": Lease,
             "SourceReader": Source, "connect": lambda _: world, "Store": lambda _: store_of(world),
-            "channels": SimpleNamespace(drop=drop, free=None), "Environment": _Environment,
+            "channels": SimpleNamespace(
+                create=create, drop=drop, free=None, stream_name=lambda key, epoch, *pair: (key, (epoch, *pair)),
+            ),
+            "Links": members.Links, "memory": memory, "Environment": _Environment,
             "SWEEP_SECONDS": SWEEP_SECONDS, "STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5,
         }),
         (serve, {
@@ -505,7 +496,8 @@ def simulated(world: LivesWorld) -> Iterator[None]:
             "Lead": lambda **known: lead(**{name: Event(actors) for name in ("stop", "hand_over", "ended")}, **known),
         }),
         (apply, {
-            "time": world.clock, "Publications": Publications, "KeyIndexes": lambda _: nobody,
+            "time": world.clock, "Publications": Publications, "KeyIndexes": lambda _: nobody, "adopt": adopt,
+            "sync_files": list,
             "ThreadPoolExecutor": Pool, "network_volume_of": lambda _: None,
         }),
         (upkeep, {

@@ -7,18 +7,29 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.schema import TableSchema
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.lives import Key, Lives
-from cutline.common.store.store import Store
+from cutline.common.store.store import PipelineStore, Store
+from cutline.services.enumerator.events import FindRange, FindTables, RangeFound, TableFound, TablesFound
+from cutline.services.enumerator.splitter import KeyRange
 from cutline.spark_writer.iceberg.owner import ID, OWNER, Owner, Relation
 from cutline.spark_writer.iceberg.table import SOURCE, TableFault
+from cutline.spark_writer.staged import StagedLost
+from tests.binlog_bytes import schema_of
+
+TABLE: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t")
 
 if TYPE_CHECKING:
     from tests.simulation.living import LivesWorld
+
+
+PRESENT_SECONDS = 4.0
 
 
 class Files:
@@ -98,7 +109,12 @@ class Registry:
 
     async def services(self) -> list[Any]:
         self.world.visit("redis")
-        return []
+        now = self.world.clock.now
+        return [service for at, service in self.world.present.values() if now - at < PRESENT_SECONDS]
+
+    async def announce_epoch(self, key: Key, epoch: int) -> None:
+        self.world.visit("redis")
+        self.world.streams.announced[key] = epoch
 
     async def take_requests(self, key: Key) -> list[Any]:
         return []
@@ -113,10 +129,15 @@ class Registry:
     async def put_splits(self, key: Key, changed: Any) -> None:
         pass
 
+    async def noted(self) -> set[str]:
+        self.world.visit("redis")
+        return {*self.world.notes, *self.world.streams}
+
     async def forget(self, key: Key) -> None:
         self.world.visit("redis")
         self.world.forgets(key)
         self.world.notes.pop(key, None)
+        self.world.streams.announced.pop(key, None)
 
 
 class Lease:
@@ -140,7 +161,7 @@ class Lease:
 
 
 class Host:
-    """The host of an enumerator: nobody of the mesh is present, so no epoch opens, and commands are taken without."""
+    """The host of an enumerator."""
 
     def __init__(self, role: str, redis: LivesWorld, store: Store) -> None:
         self.role, self.redis, self.store = role, redis, store
@@ -156,7 +177,7 @@ class Host:
 
 
 class Source:
-    """A source that nobody asks anything."""
+    """A source with one table of a few rows, which do not change."""
 
     waiting_for = None
     hosts = SimpleNamespace(several=False, chosen=None)
@@ -172,6 +193,16 @@ class Source:
 
     async def binlog(self, **_: Any) -> Any:
         raise Unavailable("there is none")
+
+    async def answer(self, order: Any) -> Any:
+        await asyncio.sleep(0.1)
+        match order:
+            case FindTables(known=known):
+                found = TableFound(table_id=TABLE.table_id, schema=TABLE, estimate=2, row_bytes=1, integer_key=True)
+                return TablesFound(tables=() if TABLE.table_id in known else (found,))
+            case FindRange(table_id=table_id, generation=generation):
+                return RangeFound(table_id=table_id, generation=generation, range=KeyRange(low=1, high=2))
+        raise Unavailable(f"nobody answers {order}")
 
 
 # --- the lake ---
@@ -289,18 +320,18 @@ class LakeTable:
     def layout(self, schema: Any, generation: int) -> Any:
         return SimpleNamespace(schema=schema, defaults={}, in_memory=True)
 
-    def replace_all(self, chunks: Any) -> Any:
-        return None
+    def replace_all(self, chunks: list[str]) -> list[str]:
+        return chunks
 
-    def append(self, head: int | None, chunks: Any) -> Any:
-        return None
+    def append(self, head: int | None, chunks: list[str]) -> list[str]:
+        return [*(() if head is None else self.java.snapshots[head][2]), *chunks]
 
-    def commit(self, *, branch: str, **_: Any) -> int:
+    def commit(self, *, branch: str, change: list[str], **_: Any) -> int:
         self._ours()
         world = self.lake.world
         self.lake.catalog.snapshots += 1
         number = self.lake.catalog.snapshots
-        self.java.snapshots[number] = (self.lake.owner.id, world.clock.now)
+        self.java.snapshots[number] = (self.lake.owner.id, world.clock.now, tuple(change))
         self.java.branches[branch] = number
         return number
 
@@ -397,10 +428,23 @@ class Pool:
 def expire(table: LakeTable, *, before_ms: int, kept: Any, store: str) -> set[str]:
     table._ours()
     held = {*kept, *table.java.branches.values(), table.java.main}
-    for snapshot, (_, at) in list(table.java.snapshots.items()):
+    for snapshot, (_, at, _) in list(table.java.snapshots.items()):
         if snapshot not in held and 1000 * at < before_ms:
             del table.java.snapshots[snapshot]
     return set()
+
+
+class _Row(str):
+    def location(self) -> str:
+        return self
+
+
+def adopt(store: PipelineStore, staged: Any, table: LakeTable, layout: Any) -> list[str]:
+    """The rows of a staged file; each begins with the id of the life for which it was read."""
+    data = store._folder.read(staged.record.path)
+    if data is None:
+        raise StagedLost(f"{staged.record.path} is gone")
+    return [_Row(row) for row in data.decode().split()]
 
 
 def drop_branches(table: LakeTable, *, ours: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote_plus
 
 from cutline.common.config.addresses import barred, hosts_in
 from cutline.common.config.pipeline import SinkConfig
@@ -24,10 +25,12 @@ REMEDY = "name one that CUTLINE_SECRETS of the control service allows and that i
 _DESTINATION = ("host", "port", "hosts", "tls", "cleartext_password")
 _FILES = ("ca", "cert", "key")
 _JDBC = re.compile(r"jdbc:(sqlite|postgresql|mysql|mariadb):")
-# Parameters of JDBC drivers that load a class, read or write a file, or run a statement of the address's own.
+# Parameters of JDBC drivers that load a class, read or write a file, or run a statement of the address's own. MySQL's
+# driver also takes them in parentheses before the database, and each with %-escapes.
 _ACTS = re.compile(
-    r"(?i)[?&;,](\w*(?:factory|class\w*|callback|interceptors?|plugins?|verifier)|logger\w*|\w*local_?infile\w*"
-    r"|autodeserialize|jaas\w*|\w*(?:file|path|dir|cert|key|keystore\w*|truststore\w*)|init\w*|enable_load_extension)="
+    r"(?i)[?&;,(]\s*([\w.]*(?:factory|class\w*|callback|interceptors?|plugins?|verifier|transform|provider|handler"
+    r"|strategy)|logger\w*|\w*local_?infile\w*"
+    r"|autodeserialize|jaas\w*|\w*(?:file|path|dir|cert|key|keystore\w*|truststore\w*)|init\w*|enable_load_extension)\s*="
 )
 _CLASS = re.compile(r"(?i)(^|[.-])(impl|class|factory|provider|reporter)$")
 _TRUSTED = "org.apache.iceberg."
@@ -67,7 +70,7 @@ def sink_faults(sink: SinkConfig, secrets: Secrets, base: SinkConfig | None = No
             continue
         if text.startswith(_ENVIRONMENT) and not secrets.variable(text.removeprefix(_ENVIRONMENT)):
             yield _fault(field, "variable")
-        if text.startswith("jdbc:") and (not _JDBC.match(text) or _ACTS.search(text)):
+        if text.startswith("jdbc:") and (not _JDBC.match(text) or _ACTS.search(unquote_plus(text))):
             yield FieldProblem(
                 field=field,
                 detail=f"{field} has a driver or a parameter that a request may not choose",

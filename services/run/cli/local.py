@@ -69,6 +69,12 @@ def _store_of(pipeline: Path, config: PipelineConfig, workdir: Path | None) -> P
 @click.option("--readers", type=click.IntRange(1, 64), help="Reader processes; workers.readers of PIPELINE by default.")
 @click.option("--writers", type=click.IntRange(1, 64), help="Writer processes; workers.writers of PIPELINE by default.")
 @click.option("--replace", "replaces", is_flag=True, help="Undo live changes: take the definition of PIPELINE.")
+@click.option(
+    "--read-again",
+    "reads_again",
+    is_flag=True,
+    help="Read every table again from its beginning, such as when the source's binlog is gone.",
+)
 @exit_codes
 def run(
     pipeline: Path,
@@ -77,6 +83,7 @@ def run(
     readers: int | None,
     writers: int | None,
     replaces: bool,
+    reads_again: bool,
 ) -> None:
     """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes.
 
@@ -90,7 +97,15 @@ def run(
     config = config.model_copy(update={"workers": workers})
     folder = workdir_of(pipeline, config, workdir)
     with TerminalView(config.name) as view:
-        running_here = Run(config, Environment.read(), workdir=folder, until=until, view=view, replaces=replaces)
+        running_here = Run(
+            config,
+            Environment.read(),
+            workdir=folder,
+            until=until,
+            view=view,
+            replaces=replaces,
+            reads_again=reads_again,
+        )
         threads.run(running_here.go())
 
 

@@ -127,6 +127,13 @@ BELOW = (
         "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
     ),
     unit(
+        "a target that is not found among the tables of a statement is left out",
+        DML,
+        "if names is None or not names <= {name for _, name in found.values()}:",
+        "if names is None:",
+        "test_dml.py::test_a_statement_stops_the_tables_of_each_database_that_it_writes",
+    ),
+    unit(
         "a column named like a word of SQL ends the tables of a statement",
         DML,
         'token.upper if i == 0 or tokens[i - 1] != _DOT else ""',
@@ -150,7 +157,7 @@ BELOW = (
     unit(
         "only the first table of an UPDATE is a target",
         DML,
-        'end = next((i for i in _outside(words, begin) if words[i] == "SET"), None)',
+        'end = next((i for i in outside if words[i] == "SET"), None)',
         "end = _after_name(tokens, first)",
         "test_dml.py::test_a_statement_stops_the_tables_of_each_database_that_it_writes",
     ),

@@ -53,6 +53,7 @@ LIVES: tuple[Mutant, ...] = (
         LIVES_FILE,
         "                if life != newest and time.time() - newest.at > _KEPT_SECONDS:\n",
         "                if time.time() - newest.at > _KEPT_SECONDS:\n",
+        first=20,
     ),
     of_lives(
         "what a deposed leader has begun goes on",
@@ -63,8 +64,8 @@ LIVES: tuple[Mutant, ...] = (
     of_lives(
         "what Redis has of an ended life is not swept",
         ENUMERATORS,
-        "                for life in await _SWEEPING.call(store.sweep):\n",
-        "                for life in (await _SWEEPING.call(store.sweep))[:0]:\n",
+        "        if life.key in noted:\n",
+        "        if life.key in ():\n",
     ),
     of_lives(
         "a lake table of another life is a pipeline's own",

@@ -10,7 +10,8 @@ views other tables of their databases; tables that it only reads stay as they ar
 | UPDATE, also after WITH | the table references, up to SET, without sub-selects |
 | DELETE, also after WITH | the table references, up to WHERE, ORDER, LIMIT or RETURNING, without sub-selects |
 
-Of several tables in the references each may be a target.
+Of several tables in the references only those are targets that SET names before each of its columns, or that DELETE
+lists; each may be one if SET has a column without its table.
 
 **In doubt there is no such part**, and any table that the statement names counts: another verb; a name before a
 parenthesis that is no word of SQL and no function of every server (it may be a routine, which writes what it likes,
@@ -24,10 +25,15 @@ from collections.abc import Iterator, Sequence, Set
 
 from cutline.services.sources.mysql.binlog.sql import Token
 
-_DOT = Token("sign", ".")
+_DOT, _STAR = Token("sign", "."), Token("sign", "*")
 _MODIFIERS = frozenset("LOW_PRIORITY DELAYED HIGH_PRIORITY QUICK IGNORE".split())
 _AFTER_INSERTED = frozenset("( VALUES VALUE SELECT SET WITH TABLE PARTITION".split())
 _ENDS_DELETE = frozenset("WHERE ORDER LIMIT RETURNING".split())
+_BEFORE_REFERENCE = frozenset("UPDATE FROM USING JOIN STRAIGHT_JOIN , (".split()) | _MODIFIERS
+_AFTER_REFERENCE = frozenset(
+    "CROSS FOR FORCE FULL IGNORE INNER JOIN LEFT LIMIT NATURAL ON ORDER PARTITION RIGHT SET STRAIGHT_JOIN USE USING"
+    " WHERE".split()
+)
 _SUB_SELECT = frozenset("SELECT WITH VALUES TABLE".split())
 _BEFORE_COLUMNS = frozenset("USING PARTITION INDEX KEY".split())
 _WORDS = frozenset(
@@ -90,6 +96,7 @@ def targets(tokens: Sequence[Token], statement: str, *, oracle: bool) -> Sequenc
         first += 1
     end: int | None = None
     columns_at = None  # where a list of columns follows the target's name
+    chosen: Set[str] | None = None  # the names of the targets in the references; None: each may be one
     match words[begin]:
         case "INSERT" | "REPLACE":
             end = columns_at = _after_name(tokens, first + (words[first : first + 1] == ["INTO"]))
@@ -99,16 +106,21 @@ def targets(tokens: Sequence[Token], statement: str, *, oracle: bool) -> Sequenc
             into = next((i for i in range(1, len(words)) if words[i : i + 2] == ["INTO", "TABLE"]), None)
             end = columns_at = None if into is None else _after_name(tokens, into + 2)
         case "UPDATE":
-            end = next((i for i in _outside(words, begin) if words[i] == "SET"), None)
+            outside = _outside(words, begin)
+            end = next((i for i in outside if words[i] == "SET"), None)
+            chosen = None if end is None else _assigned(tokens, words, [i for i in outside if i >= end])
         case "DELETE":
             outside = _outside(words, begin)
             end = next((i for i in outside if words[i] in _ENDS_DELETE), len(words))
             references = "USING" if words[first : first + 1] == ["FROM"] else "FROM"  # DELETE FROM t needs neither
-            begin = next((i for i in outside if words[i] == references and i < end), begin)
+            at = next((i for i in outside if words[i] == references and i < end), None)
+            if at is not None and (references == "USING" or at > first):
+                chosen = _listed(tokens[first + (references == "USING") : at])
+            begin = begin if at is None else at
     lists = {columns_at, *(i + 1 for i in ctes)}
     if end is None or any(i not in lists for i in _calls(tokens)):
         return None
-    return _without({tokens[i].value for i in ctes}, _references(tokens[begin:end]))
+    return _chosen(chosen, _without({tokens[i].value for i in ctes}, _references(tokens[begin:end])))
 
 
 def calls_in_session(tokens: Sequence[Token]) -> bool:
@@ -129,12 +141,58 @@ def query_in(tokens: Sequence[Token]) -> Sequence[Token]:
     return () if begin is None else tokens[begin:]
 
 
+def _assigned(tokens: Sequence[Token], words: Sequence[str], outside: Sequence[int]) -> Set[str] | None:
+    """The names of tables before the columns that SET, the first of these tokens, assigns; None if one has none."""
+    found = set()
+    for i in outside:
+        if words[i] in ("WHERE", "ORDER", "LIMIT", "RETURNING"):
+            break
+        if words[i] in ("SET", ","):
+            if tokens[i + 2 : i + 3] != [_DOT]:
+                return None
+            found.add(tokens[i + (3 if tokens[i + 4 : i + 5] == [_DOT] else 1)].value.lower())
+    return found
+
+
+def _listed(tokens: Sequence[Token]) -> Set[str]:
+    """The names of tables in the list of a DELETE, as `a, shop.b, c.*`."""
+    kept = [
+        token
+        for i, token in enumerate(tokens)
+        if token.kind in ("name", "word")
+        and (tokens[i + 1 : i + 2] != [_DOT] or tokens[i + 1 : i + 3] == [_DOT, _STAR])
+    ]
+    return {token.value.lower() for token in kept}
+
+
+def _chosen(names: Set[str] | None, tokens: Sequence[Token]) -> Sequence[Token]:
+    """The references without the tables that are none of these; all of them if one of the names is none of theirs."""
+    found: dict[int, tuple[int, str]] = {}  # where a table begins: where it ends, and what it is called
+    for i in range(1, len(tokens)):
+        if tokens[i - 1].upper not in _BEFORE_REFERENCE or tokens[i].kind not in ("name", "word"):
+            continue
+        end = _after_name(tokens, i)
+        if end is None or tokens[i].upper in _MODIFIERS:
+            continue
+        alias = end
+        if [token.upper for token in tokens[end : end + 2]] == ["PARTITION", ")"]:  # its list is left out
+            alias += 2
+        alias += [token.upper for token in tokens[alias : alias + 1]] == ["AS"]
+        renamed = alias < len(tokens) and tokens[alias].kind in ("name", "word")
+        renamed = renamed and tokens[alias].upper not in _AFTER_REFERENCE
+        found[i] = end, tokens[alias if renamed else end - 1].value.lower()
+    if names is None or not names <= {name for _, name in found.values()}:
+        return tokens
+    dropped = {j for i, (end, name) in found.items() if name not in names for j in range(i, end)}
+    return [_STAR if i in dropped else token for i, token in enumerate(tokens)]
+
+
 def _without(ctes: Set[str], tokens: Sequence[Token]) -> Sequence[Token]:
     """The tokens with a sign in the place of each name of a WITH, which is no table (but may be the name of one in
     another database, or of a database)."""
     qualified = {j for i, token in enumerate(tokens) if token == _DOT for j in (i - 1, i + 1)}
     return [
-        Token("sign", "*") if token.value in ctes and i not in qualified else token for i, token in enumerate(tokens)
+        _STAR if token.value in ctes and i not in qualified else token for i, token in enumerate(tokens)
     ]
 
 
