@@ -163,6 +163,11 @@ def _causes(error: Py4JJavaError) -> Iterator[Any]:
         cause = cause.getCause()
 
 
+def is_of(error: Py4JJavaError, *names: str) -> bool:
+    """Whether a Java exception, or a cause of it, is of one of these classes, by their simple names."""
+    return any(str(cause.getClass().getSimpleName()) in names for cause in _causes(error))
+
+
 def is_conflict(error: Py4JJavaError) -> bool:
     """Whether a commit was refused because another commit came first; the refused commit then left no trace."""
     return str(error.java_exception.getClass().getName()).endswith(".CommitFailedException")

@@ -109,6 +109,10 @@ class Lake:
     def _identifier(self, namespace: str, name: str) -> Any:
         return self.jvm.iceberg.catalog.TableIdentifier.of(self._namespace(namespace), name)
 
+    def beside(self, identifier: Any, name: str) -> Any:
+        """The identifier of another name in the same namespace."""
+        return self.jvm.iceberg.catalog.TableIdentifier.of(identifier.namespace(), name)
+
     def _namespace(self, namespace: str) -> Any:
         if namespace not in self._namespaces:
             self._namespaces[namespace] = self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(namespace))

@@ -7,7 +7,7 @@ import pytest
 from cutline.common.errors import ConfigError
 from cutline.spark_writer.iceberg.owner import EARLIER, ID
 from cutline.spark_writer.iceberg.publications import Publications
-from cutline.spark_writer.iceberg.purging import purge
+from cutline.spark_writer.iceberg.purging import _aside, purge
 from tests.integration.spark_bench import EVERYWHERE, Journal, SparkBench, T, U, schema
 
 pytestmark = EVERYWHERE
@@ -142,6 +142,41 @@ def test_a_purge_of_a_deleted_pipeline_leaves_the_tables_of_the_next_one_and_end
     bench.apply()
     assert purge(old, lambda: True) == ["shop.other"]
     assert notes(bench) == ["new 0", "new 1"]
+    assert tables(bench) == ["orders"]
     assert bench.session.sql(f"SELECT * FROM {PUBLICATIONS}").count()
     assert sorted(purge(bench.lake(), lambda: True)) == ["shop.orders"]
     assert not bench.session.sql(f"SELECT * FROM {PUBLICATIONS}").count()
+
+
+def test_a_purge_that_was_suspended_after_its_last_question_drops_no_table_of_the_next_pipeline(
+    bench: SparkBench,
+) -> None:
+    """1. The first pipeline's purge has looked whose the table is, and asked whether it may go on: there it stops. 2.
+    Another Spark writer ends the purge; the next pipeline of that name makes the table anew. 3. The first one goes on:
+    the table stays, under its name. 4. A purge that died between its two steps is completed by the next one."""
+    lived(bench)
+    old = bench.lake()
+    stopped: list[str] = []
+
+    def still() -> bool:
+        if not stopped:
+            stopped.append("here")
+            assert purge(bench.lake(), lambda: True) == ["shop.orders"]
+            journal = second(bench)
+            journal.table(T)
+            journal.chunk(T, NEW)
+            journal.checkpoint()
+            bench.apply()
+        return True
+
+    assert purge(old, still) == []
+    assert (stopped, notes(bench), tables(bench)) == (["here"], ["new 0", "new 1"], ["orders"])
+    newest = bench.lake()
+    newest.catalog.renameTable(newest._identifier("shop", "orders"), newest._identifier("shop", _aside(newest) + "1"))
+    assert len(purge(newest, lambda: True)) == 1
+    assert tables(bench) == []
+
+
+def tables(bench: SparkBench) -> list[str]:
+    """The names of the lake's tables in `shop`."""
+    return sorted(row["tableName"] for row in bench.session.sql("SHOW TABLES IN lake.shop").toArrow().to_pylist())

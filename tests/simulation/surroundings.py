@@ -131,7 +131,7 @@ class Registry:
 
     async def noted(self) -> set[str]:
         self.world.visit("redis")
-        return {*self.world.notes, *self.world.streams}
+        return {*self.world.notes, *self.world.streams.of, *self.world.streams.announced}
 
     async def forget(self, key: Key) -> None:
         self.world.visit("redis")
@@ -241,6 +241,12 @@ class Catalogue:
         properties = {} if found is None else dict(found.properties)
         return SimpleNamespace(properties=lambda: properties)
 
+    def renameTable(self, identifier: Any, to: Any) -> None:
+        self.world.visit("lake")
+        if str(identifier) not in self.tables or str(to) in self.tables:
+            raise Unavailable(f"{identifier} can't be renamed to {to}")
+        self.tables[str(to)] = self.tables.pop(str(identifier))
+
     def dropTable(self, identifier: Any, purge: bool) -> None:
         self.world.visit("lake")
         if (found := self.tables.get(str(identifier))) is not None:
@@ -263,6 +269,9 @@ class Lake:
         self.world, self.owner, self.pipeline = world, owner, owner.name
         self.catalog, self.w, self.grace_began = world.catalogue, 0, lambda: 0.0
         self.jvm = SimpleNamespace(cores=1)
+
+    def beside(self, identifier: Any, name: str) -> Any:
+        return _Identifier(f"{identifier.namespace()}.{name}")
 
     def activate(self) -> None:
         pass
