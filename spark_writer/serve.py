@@ -336,12 +336,13 @@ class PipelineApplier:
         that the pipeline made."""
         if not self._store.deleting():
             return False
-        orders = self._store.commands.orders()
-        if orders.purge and not self._store.purged():
-            version = orders.definition if self._store.definition(orders.definition) is not None else 1
-            dropped = purge(self._open_lake(version)[0], self._store.deleting)
+        if self._store.purges():
+            newest = self._store.commands.orders().definition
+            version = newest if self._store.definition(newest) is not None else 1
+            dropped = purge(self._open_lake(version)[0], self._store.purges)
             logger.warning("pipeline %s is deleted: dropped its %d lake tables", self._store.name, len(dropped))
-            self._store.put_purged()
+            if self._store.purges():
+                self._store.put_purged()
         return True
 
     def _version(self) -> int | None:

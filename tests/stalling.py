@@ -30,7 +30,7 @@ class StallingWire:
         self._moves.set()
         self._lock = threading.Lock()
         self._ends: list[socket.socket] = []
-        self.port = 0
+        self.port = self.carried = 0
         self.stalls = 0
         """How many connections came to where they stall, besides those that were open already."""
 
@@ -105,6 +105,7 @@ class StallingWire:
                 if stall is None:
                     self._moves.wait()
                 other_end.sendall(data)
+                self.carried += len(data)  # of all connections; an addition that is lost does no harm
         for end in (one_end, other_end):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

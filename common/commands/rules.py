@@ -45,7 +45,15 @@ _OWN: Mapping[tuple[str, PipelineState], tuple[str, str]] = {
     ("start", "running"): ("the pipeline is running already", NOTHING),
     ("start", "paused"): ("the pipeline is paused, not stopped", "resume it"),
     ("stop", "stopped"): ("the pipeline is stopped already", NOTHING),
-    ("delete", "deleting"): ("the pipeline is being deleted already", "wait until it is gone"),
+    ("delete", "deleting"): (
+        "the pipeline is being deleted already",
+        "wait until it is gone; if its lake can't be reached any more, `cutline pipeline leave-lake` ends the wait",
+    ),
+    **{
+        ("leave_lake", state): ("the pipeline is not being deleted", "delete it without a purge, and its lake stays")
+        for state in STATES
+        if state != "deleting"
+    },
 }
 
 
@@ -96,6 +104,7 @@ OPERATIONS: Mapping[str, Operation] = {
         _row("restore", "alone", _NOT_DELETING),
         _row("read_again", "alone", _NOT_DELETING - {"ended"}),
         _row("delete", "alone", _NOT_DELETING, role="admin"),
+        _row("leave_lake", "alone", frozenset({"deleting"}), role="admin"),
         _row("checkpoint", "checkpoint", _RUNS),
         _row("savepoint", "checkpoint", _RUNS),
         _row("delete_savepoint", "alone", _NOT_DELETING),

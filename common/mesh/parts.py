@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import PartStored, State
 from cutline.common.store.records import Deltas, PartRef, fold
@@ -19,13 +20,19 @@ class Parts:
 
     def __init__(self, store: PipelineStore, *, member: str, epoch: int, incarnation: str) -> None:
         self._store, self._member, self._epoch, self._incarnation = store, member, epoch, incarnation
-        self._deltas = Deltas()
+        self._deltas, self._awaited = Deltas(), Awaited()
         # The sections of the last part, and all their values by section and key.
         self._values: tuple[list[Mapping[str, Any]], dict[tuple[str, str], Any]] = ([], {})
 
     async def save(self, checkpoint: int, state: State) -> PartStored:
         """Put the schemas that a part names, then the part, into the store. One call at a time."""
-        return PartStored(checkpoint=checkpoint, ref=await in_store(self.put, checkpoint, state))
+        with self._awaited.on(f"the store, to take the part of checkpoint {checkpoint}"):
+            return PartStored(checkpoint=checkpoint, ref=await in_store(self.put, checkpoint, state))
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The store, while it takes long to take a part."""
+        return self._awaited.late
 
     def put(self, checkpoint: int, state: State) -> PartRef:
         """`save`, blocking."""

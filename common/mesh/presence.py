@@ -24,7 +24,7 @@ from redis.asyncio import Redis
 from cutline.common.errors import ConfigError, Loss, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
-from cutline.common.store.lives import Key
+from cutline.common.store.lives import LIFE, Key
 
 WIRE = 4
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
@@ -270,6 +270,15 @@ class Registry:
         """Remove the status of one part of a pipeline."""
         async with answered(f"remove a status of pipeline {pipeline}"):
             await self._redis.hdel(_status(pipeline), part)
+
+    async def noted(self) -> set[str]:
+        """Return the keys of all pipelines of which Redis has something: notes, streams or leases. Costs a scan of what
+        Redis has, however many pipelines there have been."""
+        found: set[str] = set(await self.epochs())
+        async with answered("look for pipelines"):
+            async for name in self._redis.scan_iter(match="cutline:*", count=1000):
+                found.update(part for part in _text(name).split(":")[1:3] if LIFE.fullmatch(part))
+        return found
 
     async def forget(self, pipeline: Key) -> None:
         """Remove all notes about a deleted pipeline."""

@@ -42,8 +42,9 @@ PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 DEFINED = "pipeline.json"
 Key = NewType("Key", str)
 """A life as a word, `{name}.{id}`: what Redis's keys and the services' notes about a pipeline are named by."""
+LIFE = re.compile(rf"({PIPELINE_NAME.pattern})\.[0-9a-f]{{12}}")
+"""Such a word."""
 _RECORD = re.compile(rf"({PIPELINE_NAME.pattern})\.(\d{{10}})(\.ended)?\.json")
-_FOLDER = re.compile(rf"({PIPELINE_NAME.pattern})\.[0-9a-f]{{12}}")
 _RECORDS = "pipelines"
 _LOOK_ANEW = 60
 _KEPT_SECONDS = 86_400.0
@@ -139,7 +140,7 @@ class Lives:
         Whoever outlived its pipeline may write after it: repeat it now and then. Only a folder that bears an id is
         surely Cutline's; one that was carried over bears a mere name, and its deletion has removed its files.
         """
-        folders = [name for name in self._backend.names("") if _FOLDER.fullmatch(name)]
+        folders = [name for name in self._backend.names("") if LIFE.fullmatch(name)]
         records = self._numbers()
         for folder in folders:
             numbers = records.get(folder.partition(".")[0], {})

@@ -11,7 +11,8 @@ an earlier record, which it names (`since`): the cost of a checkpoint grows with
 earlier record is full, or names a full one: a record is read from three files at most. `Deltas` chooses.
 
 Change a field together with `FORMAT`: other versions read it differently. An entry's `metrics` did not, since versions
-that don't know them read the files instead.
+that don't know them read the files instead; nor did `floor` and `left`: without them a generation's number may come
+again after a restore.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ class EpochEntry:
     `nonce` distinguishes this leader's write from another's. All members use version `definition` of the definition.
     `anew`: every table begins its next generation in this epoch, and the incremental split begins anew at the source's
     present position, since a person asked for it or the source lost the position; a next epoch from the same base does
-    that again. `command`: the number of the command that this epoch carries out.
+    that again. `command`: the number of the command that this epoch carries out. `floor`: checkpoints that are not on
+    the chain of this epoch had generations up to this number, so it begins none that is not above.
     """
 
     slot: int
@@ -187,6 +189,7 @@ class EpochEntry:
     definition: int = 1
     anew: Anew | None = None
     command: int | None = None
+    floor: int = 0
 
     @property
     def epoch(self) -> int:
@@ -213,6 +216,8 @@ class EpochEntry:
             body["definition"] = self.definition
         if self.anew:
             body["anew"] = self.anew
+        if self.floor:
+            body["floor"] = self.floor
         return body if self.command is None else body | {"command": self.command}
 
     @classmethod
@@ -232,6 +237,7 @@ class EpochEntry:
             definition=body.get("definition", 1),
             anew=body.get("anew"),
             command=body.get("command"),
+            floor=body.get("floor", 0),
         )
 
 
@@ -275,7 +281,7 @@ class CheckpointEntry:
     `kept`: a savepoint, which answers `request` and may have a `name`; `inside`: the cut is inside a transaction, so it
     is never published. `position` is the stream's (None: it has read nothing), times are seconds since 1970. `replaced`
     are hashes of schemas that the enumerator's part still names, though reports in flight at the cut changed those
-    tables.
+    tables. `left`: tables that have left, and checkpoints that restores left behind, had generations up to this number.
     """
 
     slot: int
@@ -293,6 +299,7 @@ class CheckpointEntry:
     replaced: tuple[str, ...] = ()
     request: str | None = None
     name: str | None = None
+    left: int = 0
 
     def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry | None]) -> dict[str, Any]:
         """Return a plain dict with these `tables`: all, or those that changed since slot `since`; None: removed.
@@ -319,6 +326,8 @@ class CheckpointEntry:
         }
         if self.name is not None:
             body["name"] = self.name
+        if self.left:
+            body["left"] = self.left
         metrics = {file.path: file.metrics.to_json() for file in self.staged if file.metrics is not None}
         return body | {"metrics": metrics} if metrics else body
 
@@ -344,7 +353,13 @@ class CheckpointEntry:
             ),
             replaced=tuple(body["replaced"]),
             tables=_folded(before, body["tables"], TableEntry.from_json),
+            left=body.get("left", 0),
         )
+
+    @property
+    def highest(self) -> int:
+        """The highest number that a generation of any table has had so far."""
+        return max(self.left, *(table.generation for table in self.tables.values()), 0)
 
     @property
     def schemas(self) -> set[str]:

@@ -395,9 +395,10 @@ class PipelineStore:
         """Note that the lake has nothing more of this pipeline, which is being deleted."""
         self._put(_PURGED, {"n": 1})
 
-    def purged(self) -> bool:
-        """Whether that is noted."""
-        return self._exists(_PURGED)
+    def purges(self) -> bool:
+        """Whether the lake tables of this pipeline, which is being deleted, are still to be dropped: it is the standing
+        order, and not noted as done."""
+        return self.deleting() and self.commands.orders().purge and not self._exists(_PURGED)
 
     def remove_files(self) -> None:
         """Remove all files of a pipeline that is being deleted, but for its definition and what says that it is being

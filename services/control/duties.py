@@ -1,7 +1,8 @@
 """What one of the control services does for all of them: posts alerts, sends traces and lineage.
 
 A lease in Redis chooses which one. While Redis does not answer, its last holder goes on, since that is when people
-wait for an alert. Nothing runs here if none of the three is set up.
+wait for an alert. A receiver that hangs delays its own job alone: each looks in a task of its own, and misses what is
+read meanwhile. Nothing runs here if none of the three is set up.
 """
 
 from __future__ import annotations
@@ -61,20 +62,21 @@ async def watch(registry: Registry, store: Store, redis: Redis, jobs: Sequence[J
     if not jobs:
         return
     lease = Lease(redis, LEASE, incarnation, LEASE_SECONDS)
-    held = False
+    held, looks = False, _Looks(jobs)
     try:
         while True:
             try:
                 acquired = await lease.acquire()
             except CutlineError:  # /readyz reports it
                 acquired = held
+            if held and not acquired:
+                await looks.end()
             held = await _changed(jobs, held, acquired)
             if held:
-                facts = await gathered(registry, store)
-                for job in jobs:
-                    await _guarded(job, facts)
+                looks.begin(await gathered(registry, store))
             await asyncio.sleep(LOOK_SECONDS)
     finally:
+        await looks.end()
         for job in jobs:
             await job.give_up()
         await finished(lease.release())
@@ -92,6 +94,27 @@ async def _changed(jobs: Sequence[Job], held: bool, acquired: bool) -> bool:
         for job in jobs:
             await job.give_up()
     return acquired
+
+
+class _Looks:
+    """The looks that go on, at most one of each job."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def begin(self, facts: Facts) -> None:
+        """Have each job look, except those whose last look goes on."""
+        for number, job in enumerate(self._jobs):
+            if number not in self._tasks or self._tasks[number].done():
+                self._tasks[number] = asyncio.create_task(_guarded(job, facts))
+
+    async def end(self) -> None:
+        """Break off what goes on."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
 
 
 async def _guarded(job: Job, facts: Facts) -> None:

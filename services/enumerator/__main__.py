@@ -9,7 +9,7 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -136,6 +136,7 @@ class Pipeline:
         self._links_task: asyncio.Task[None] | None = None
         self._dismissed = 0  # epochs below it must have no members
         self._dismissing: asyncio.Task[None] | None = None
+        self._deleting: asyncio.Task[None] | None = None
 
     def _settings(self, config: PipelineConfig) -> Settings:
         return Settings(
@@ -317,7 +318,8 @@ class Pipeline:
         resting = leader.state == RESTING
         waiting = leader.waiting_for(self.loop.now())
         if not (resting or leader.still):
-            late = None if leader.leads else self._awaited.late  # it says itself which checkpoint waits for the store
+            part = None if self.parts is None else self.parts.waiting_for
+            late = part if leader.leads else self._awaited.late  # it says itself which entry waits for the store
             full = None if self._links is None else self._links.waiting_for
             waiting = late or self.source.waiting_for or waiting or full
         if leader.still and leader.agenda.standing.mode == "deleting":
@@ -359,7 +361,10 @@ class Pipeline:
     def _deletes(self) -> str:
         """What a pipeline that is being deleted waits for."""
         if self.commanding.purging:
-            return "a Spark writer, to drop the lake tables of the deleted pipeline"
+            return (
+                "a Spark writer, to drop the lake tables of the deleted pipeline; if the lake can't be reached any"
+                f" more, `cutline pipeline leave-lake {self.name}` deletes the pipeline without that"
+            )
         failed = f"; the last try failed: {self._not_deleted}" if self._not_deleted else ""
         return f"the removal of what the store and Redis have of it{failed}"
 
@@ -468,8 +473,9 @@ class Pipeline:
                     self._dismissing = self._spawn_leading(self._dismiss())
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
                 self._spawn_leading(self._carry_out(effect))
-            case DeletePipeline(purge=purge):
-                self._spawn_leading(self._delete(purge))
+            case DeletePipeline():
+                if self._deleting is None or self._deleting.done():
+                    self._deleting = self._spawn_leading(self._delete())
             case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop() | FindPlace():
                 self._spawn(self.source.answer(effect))
             case _:
@@ -532,6 +538,8 @@ class Pipeline:
                 base=base,
                 answered=newest.request if isinstance(newest, CheckpointEntry) else None,
                 anew=last.anew if isinstance(last, EpochEntry) else None,
+                floor=epoch.floor if isinstance(epoch, EpochEntry) else 0,
+                highest=newest.highest if isinstance(newest, CheckpointEntry) else 0,
                 entered=epoch.command if isinstance(epoch, EpochEntry) else None,
                 kept=kept,
                 refused=refused,
@@ -564,11 +572,11 @@ class Pipeline:
     async def _carry_out(self, effect: Effect) -> Event:
         return await self._until_answered(lambda: self.commanding.carry_out(effect))
 
-    async def _delete(self, purge: bool) -> None:
+    async def _delete(self) -> None:
         pause = 1.0
         while True:
             try:
-                await self.commanding.delete(purge=purge)
+                await self.commanding.delete()
                 async with self._showing:  # so that no status comes after it
                     self._silent = True
                     await forget(self.host.redis, self.host.registry, self.store.life)
@@ -718,8 +726,7 @@ async def main() -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
-                for life in await _SWEEPING.call(store.sweep):
-                    await forget(redis, host.registry, life)
+                await sweep_redis(redis, host.registry, await _SWEEPING.call(store.sweep))
             except (CutlineError, OSError) as error:
                 log.warning("what deleted pipelines left could not be swept: %s; trying again later", error)
 
@@ -729,6 +736,16 @@ async def main() -> None:
         await host.asked_to_end.wait()
         for task in (looking, sweeping, *leading.values(), present):
             task.cancel()
+
+
+async def sweep_redis(redis: Redis, registry: Registry, ended: Collection[Life]) -> None:
+    """Remove what Redis still has, or has again, of lives that have ended. One look tells of which it has something, so
+    a life of which nothing is left costs nothing, and none need be given up: whoever outlived it may write at any time.
+    """
+    noted = await registry.noted() if ended else ()
+    for life in ended:
+        if life.key in noted:
+            await forget(redis, registry, life)
 
 
 async def forget(redis: Redis, registry: Registry, life: Life) -> None:

@@ -602,6 +602,9 @@ class Agenda:
             taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="deleting", purge=purge))
             taken.answer("done")
             return []
+        if kind == "leave_lake":
+            self._begin(command, Step.ANSWERED, replace(self.standing, purge=False)).answer("done")
+            return []
         if kind in ("resume", "start"):
             orders = replace(self.standing, mode="running", base=None, base_after=None, anew=False)
             taken = self._begin(command, Step.EPOCH, orders)

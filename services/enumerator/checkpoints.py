@@ -62,7 +62,9 @@ class Collecting:
         members = (*topology.readers, *topology.writers, *((ENUMERATOR,) if self.ordered else ()))
         return [member for member in members if member not in self.reported and member not in self.parts]
 
-    def entry(self, staged: Iterable[StagedFile], tables: Mapping[str, TableEntry], now: float) -> CheckpointEntry:
+    def entry(
+        self, staged: Iterable[StagedFile], tables: Mapping[str, TableEntry], left: int, now: float
+    ) -> CheckpointEntry:
         """The journal's entry, without what the leader adds: epoch, nonce and request."""
         stream = self.stream or StreamCut(position=None, source_time=None, inside=False)
         return CheckpointEntry(
@@ -79,6 +81,7 @@ class Collecting:
             staged=tuple(staged),
             replaced=tuple(sorted(self.replaced)),
             tables=tables,
+            left=left,
         )
 
     def check(self, topology: Topology) -> None:

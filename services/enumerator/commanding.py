@@ -284,16 +284,14 @@ class Commanding:
         """End its thread, without waiting for a source that is being asked."""
         self._source.end()
 
-    async def delete(self, *, purge: bool) -> None:
+    async def delete(self) -> None:
         """Remove the pipeline's files, all but what says that it is being deleted. May be repeated after any part of
         it. Before each step that destroys, the store is asked whether the pipeline is still to be deleted."""
         await in_store(self.store.put_deleting)
-        self.purging = purge
-        while self.purging:
-            if await in_store(self.store.purged):
-                self.purging = False
-                break
+        while await in_store(self.store.purges):
+            self.purging = True
             await asyncio.sleep(LOOK_SECONDS)
+        self.purging = False
         await _REMOVING.call(self._remove_files)
         await self.registry.forget(self.store.key)
         await asyncio.sleep(LEAVE_SECONDS)

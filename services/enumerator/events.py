@@ -87,7 +87,8 @@ class Observed(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalRead(Event):
     """The journal's last slot (0: the journal is empty), and the newest checkpoint on the chain, if any; `answered` is
-    that checkpoint's request. `anew`: why the newest epoch began anew, if it has no checkpoint yet.
+    that checkpoint's request. `anew`: why the newest epoch began anew, if it has no checkpoint yet. `floor`: that of
+    the newest epoch; `highest`: the highest generation that the checkpoint knows.
     `entered`: the command that the newest epoch carries out. `kept`: the last command of the enumerator that the
     checkpoint has, `refused` those of them that it refused; asked for only where one of `commands` may be such a one.
 
@@ -100,6 +101,8 @@ class JournalRead(Event):
     base: int | None
     answered: str | None = None
     anew: Anew | None = None
+    floor: int = 0
+    highest: int = 0
     entered: int | None = None
     kept: int = 0
     refused: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -235,10 +238,8 @@ class WriteOutcome(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletePipeline(Effect):
-    """Remove everything of the pipeline, its definition last; before, with `purge`, its lake tables. No answer: the
-    pipeline is gone then."""
-
-    purge: bool
+    """Remove everything of the pipeline, its definition last; before, if the standing orders say so, its lake tables.
+    No answer: the pipeline is gone then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

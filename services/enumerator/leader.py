@@ -216,6 +216,7 @@ class Leader:
         self._lost_again = False  # the next epoch begins anew, since the source lost the position
         self.tail = 0  # the journal's last slot
         self.base: int | None = None  # the newest checkpoint on the chain
+        self.floor = 0  # of the next epoch, or of this one: see EpochEntry
         self.epoch = 0
         self.readers: tuple[str, ...] = ()  # incarnations, in plan order
         self.writers: tuple[str, ...] = ()
@@ -306,8 +307,7 @@ class Leader:
         return self.begin_anew(f"another leader has finished command {event.n}")
 
     def _delete(self) -> list[Effect]:
-        orders = self.agenda.standing
-        return [DeletePipeline(purge=orders.purge)] if orders.mode == "deleting" and self.still else []
+        return [DeletePipeline()] if self.agenda.standing.mode == "deleting" and self.still else []
 
     def waiting_for(self, now: float) -> str | None:
         """What holds the pipeline up, for its status; None while it goes on, or has halted or ended."""
@@ -511,6 +511,8 @@ class Leader:
         self._ordered = None
         self.requests = [request for request in self.requests if self.agenda.awaits(request)]
         self.tail, self.base, self.answered = event.tail, self.agenda.base(event.base), event.answered
+        left = self.base != event.base  # a restore leaves the checkpoints after its base behind
+        self.floor = max(event.floor, event.highest) if left else event.floor
         self.settings = self.agenda.settings or event.settings or self.settings
         self.definition = self.agenda.definition
         self.anew = self.agenda.anew("lost" if self._lost_again else event.anew)
@@ -549,6 +551,7 @@ class Leader:
             definition=self.definition,
             anew=self.anew,
             command=self.agenda.commanded,
+            floor=self.floor,
         )
         return WriteEntry(entry=entry)
 
@@ -621,6 +624,7 @@ class Leader:
         if event.epoch != self.epoch:
             return []
         self.enumerator = event.enumerator or Enumerator(self._plan())
+        self.enumerator.leave_behind(self.floor)
         if self.anew:
             self.enumerator.begin_anew(self.anew)
         self.kept_commands = self.enumerator.commands_done

@@ -23,6 +23,10 @@ Restore: the state at the cut is loaded; the reports that were in flight (`recor
 out go back to the queue with the next attempt. No report is acknowledged or asked for again: each is either in the
 state at the cut or recorded.
 
+A generation's number never comes again, also where a restore leaves checkpoints behind (`leave_behind`): the lake has
+its columns, partitions and order by that number. So each next number is above the floor, which is above every number
+that any checkpoint of the pipeline has had and no table here has.
+
 An epoch may begin anew (`begin_anew`): every table is then its next generation, and nothing of the base counts any
 more, neither splits nor reports in flight. Tables come with a snapshot, also where the pipeline began without one.
 
@@ -136,6 +140,7 @@ class Enumerator:
         self.shelved: list[SnapshotSplit] = []  # queued splits of paused tables, and of held ones
         self.holds = Holds()
         self.gone: dict[str, int] = {}  # tables that left the pipeline -> their last generation
+        self.floor = 0  # checkpoints that a restore left behind had generations up to this number
         self.commands_done = 0  # the number of the last command taken
         self.refused: dict[int, tuple[str, str]] = {}  # cause and remedy, by the command's number
         self.out: dict[str, tuple[SnapshotSplit, str]] = {}  # split_id -> split, reader
@@ -279,7 +284,7 @@ class Enumerator:
         for item in found.tables:
             if item.table_id in self.tables or self.stop_place is not None:  # past the stop nothing new begins
                 continue
-            generation = self.gone.pop(item.table_id, 0) + 1
+            generation = self.number_after(self.gone.pop(item.table_id, 0))
             table = self._prepare(Table(table_id=item.table_id, generation=generation), item)
             if start is not None and table.phase == WAITING:
                 low, high = start
@@ -397,8 +402,18 @@ class Enumerator:
         before = (table.schema or table.before) if self.plan.quarantine_changed else None
         phase = PAUSED if table.phase == PAUSED or table.pausing else WAITING
         return self._tables.put(
-            Table(table_id=table.table_id, generation=table.generation + 1, phase=phase, cause=cause, before=before)
+            Table(
+                table_id=table.table_id,
+                generation=self.number_after(table.generation),
+                phase=phase,
+                cause=cause,
+                before=before,
+            )
         )
+
+    def number_after(self, generation: int) -> int:
+        """The number of the generation that follows."""
+        return max(generation, self.floor) + 1
 
     def put(self, table: Table) -> Table:
         """Take another state of a known table."""
@@ -687,7 +702,8 @@ class Enumerator:
         self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}
         staged = [file for file in collecting.staged if at_cut._counts(file)]
         tables = self._entries.enter(at_cut._tables.by_name, self._entries.stream(collecting.streamed))
-        return [WriteCheckpoint(slot=collecting.checkpoint, entry=collecting.entry(staged, tables, now))]
+        left = max(at_cut.floor, *at_cut.gone.values(), 0)
+        return [WriteCheckpoint(slot=collecting.checkpoint, entry=collecting.entry(staged, tables, left, now))]
 
     def _counts(self, file: StagedFile) -> bool:
         """Whether a file that was staged before this cut belongs to the checkpoint."""
@@ -721,6 +737,8 @@ class Enumerator:
             head["held"] = held
         if self.gone:
             head["gone"] = dict(self.gone)
+        if self.floor:
+            head["floor"] = self.floor
         return State(head=head, values=values, schemas=schemas)
 
     def _copy(self) -> Enumerator:
@@ -729,6 +747,7 @@ class Enumerator:
         machine._tables, machine.accepted = self._tables.copy(), dict(self.accepted)
         machine.holds = self.holds.copy()
         machine.todo, machine.out, machine.shelved = deque(self.todo), dict(self.out), list(self.shelved)
+        machine.gone, machine.floor = dict(self.gone), self.floor
         return machine
 
     @classmethod
@@ -750,7 +769,7 @@ class Enumerator:
         machine.shelved = list(from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])))
         for name in head.get("held", ()):
             machine.holds.hold(name, machine.tables[name].cause or "", now=float("-inf"))  # tried at once
-        machine.gone = dict(head.get("gone", {}))
+        machine.gone, machine.floor = dict(head.get("gone", {})), head.get("floor", 0)
         machine.commands_done, machine.refused = commands_in(head)
         for channel, headers in head["recorded"].items():
             machine._at_begin += machine._take_recorded(channel, [decode(header) for header in headers])
@@ -762,6 +781,22 @@ class Enumerator:
         machine._entries = Entries.restored(machine.tables, entered)
         machine._cut = None
         return machine
+
+    def leave_behind(self, floor: int) -> None:
+        """Take the floor of the epoch. Called before `Began`, on a machine that may be restored.
+
+        If it is higher than that of the base, checkpoints after the base are left behind. A table of which the base has
+        nothing yet may have begun its generation in them, maybe with other columns, so it begins with another number.
+        """
+        if floor <= self.floor:
+            return
+        self.floor = floor
+        for table in [table for table in self.tables.values() if table.high is None]:
+            if table.phase in AT_REST:
+                self._tables.put(dataclasses.replace(table, generation=self.number_after(table.generation)))
+            else:
+                self.drop_splits(table.table_id)
+                self._next_generation(table)
 
     def begin_anew(self, why: Anew) -> None:
         """Read every table again, as its next generation. Called before `Began`, on a machine that may be restored.

@@ -52,6 +52,9 @@ class Machine(Protocol):
     def forget(self, table: Table) -> None:
         """Know nothing more of a table than its generation."""
 
+    def number_after(self, generation: int) -> int:
+        """The number of the generation that follows."""
+
     def drop_splits(self, table_id: str) -> None:
         """Drop the splits of a table, queued or out."""
 
@@ -172,7 +175,7 @@ def _read_again(machine: Machine, table: Table) -> list[Effect]:
 
 def _retry(machine: Machine, table: Table) -> list[Effect]:
     """The next generation of a quarantined table; it may have other columns, also with `schema_changes: halt`."""
-    again = machine.put(Table(table_id=table.table_id, generation=table.generation + 1))
+    again = machine.put(Table(table_id=table.table_id, generation=machine.number_after(table.generation)))
     return [DescribeTable(table_id=again.table_id, generation=again.generation)]
 
 

@@ -358,7 +358,7 @@ class ReaderMember:
     def _obstacle(self) -> str | None:
         """What this reader waits for, for its status."""
         own = self._checkpoint_awaited() or self.waiting_for or self.chunks.waiting_for
-        return own or self.links.waiting_for
+        return self.parts.waiting_for or own or self.links.waiting_for
 
     def _checkpoint_awaited(self) -> str | None:
         """What this reader waits for, if it may send no more rows."""

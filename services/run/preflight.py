@@ -24,6 +24,8 @@ from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.start_stop import PositionFinder
 from cutline.spark_writer import catalogue
 
+_TAKING = {"same": "by `cutline define --replace` ", "stored": "in the file and run it with `--replace` ", "file": ""}
+"""How a setting of a pipeline that the store has is changed, by what `check` takes."""
 OF_FILES = ("cutline run", "cutline define")
 """Whose changes of a definition are those of a pipeline file."""
 
@@ -93,7 +95,7 @@ def check(
                 elif made_by != life.id and not (made_by is None and life.carried_over):
                     faults.append(
                         f"the warehouse {config.sink.warehouse} has tables of an earlier pipeline {owner!r}; set `sink:"
-                        " {adopt: true}` to take them over, remove them from the lake, or choose another warehouse"
+                        f" {{adopt: true}}` {_TAKING[takes]}to take them over, or remove them from the lake"
                     )
     except ConfigError as error:
         if not config.sink.catalog and "://" not in config.sink.warehouse:  # else catalogue.faults says what is wrong

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -439,6 +440,24 @@ def test_a_source_with_such_tables_is_copied_whole_once_cutlines_own_have_anothe
 def test_a_warehouse_whose_pipeline_this_store_does_not_know(defined: Path) -> None:
     lake_of(defined.parent, captured(defined), **{"cutline.pipeline": "shop"})
     refused(defined, "has tables of a pipeline 'shop'", "is not in the store", "adopt: true", "another warehouse")
+
+
+def test_a_warehouse_with_tables_of_an_earlier_pipeline_and_each_remedy_works_where_it_is_named(defined: Path) -> None:
+    """1. A pipeline is in the store, its lake has a table of one before it. 2. Each way to start it, or to define it,
+    names how it takes the table over. 3. The setting alone changes nothing; as it is named, it does."""
+    url = f"file://{defined.parent / '.cutline/shop/store'}"
+    Store(url).pipeline("shop").define(load(defined).definition())
+    lake_of(defined.parent, captured(defined), **{"cutline.pipeline": "shop", "cutline.id": "0" * 12})
+    taken = partial(check, store_url=url, workdir=None)
+    refused(defined, "set `sink: {adopt: true}` in the file and run it with `--replace` to take them over")
+    with pytest.raises(ConfigError, match=r"`sink: {adopt: true}` by `cutline define --replace` to take them over"):
+        taken(load(defined))
+    with pytest.raises(ConfigError, match=r"set `sink: {adopt: true}` to take them over"):
+        taken(load(defined), takes="file")
+    change(defined, "warehouse:", "adopt: true, warehouse:")
+    with pytest.raises(ConfigError, match="in the file and run it with `--replace`"):
+        taken(load(defined), takes="stored")
+    assert taken(load(defined), takes="file")["sink"]["adopt"] is True
 
 
 def test_a_warehouse_that_is_no_catalogue(defined: Path) -> None:

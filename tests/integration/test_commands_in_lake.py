@@ -83,6 +83,49 @@ def test_the_lake_goes_back_with_a_restore_and_follows_a_changed_definition(
         settled(pipeline, reader, goes, stays)
 
 
+def test_what_begins_after_a_restore_has_nothing_of_the_generations_that_it_left_behind(
+    mysql: MySQL, fresh_database: Fresh, spark: Any, tmp_path: Path
+) -> None:
+    """1. A savepoint of one table. 2. The table is read again in 4 partitions, and another table comes to the lake.
+    3. While the pipeline is paused, that one is made again with other columns, and a restore to the savepoint is
+    commanded, with 8 partitions. 4. Each begins once more, as it is asked for now.
+    """
+    schema = fresh_database(mysql)
+    stays, later = filled(mysql, schema, "stays", 100), f"{schema}.later"
+
+    def divided(parts: int) -> dict[str, Any]:
+        options = [{"tables": stays, "partition": [f"bucket({parts}, id)"]}]
+        return redefined(pipeline, table_options=options)
+
+    with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
+        pipeline = mesh.pipeline("lake", mysql, [f"{schema}.*"], interval_seconds=0.5)
+        reader = session.for_pipeline(spark, (pipeline.store.definition() or {})["sink"])
+
+        def shows(parts: int) -> None:
+            settled(pipeline, reader, stays, later)
+            (made,) = reader.sql(f"SHOW CREATE TABLE lake.{stays}").toArrow().to_pylist()
+            assert f"bucket({parts}, id)" in made["createtab_stmt"]
+
+        pipeline.until(lambda: pipeline.shows(stays), "the table to be live")
+        saved = done(pipeline, "savepoint", name=None)["checkpoint"]
+        done(pipeline, "define", **divided(4))
+        done(pipeline, "read_table_again", table=stays)
+        filled(mysql, schema, "later", 10)
+        shows(4)
+        done(pipeline, "pause")
+        mysql.execute(f"DROP TABLE {later}", f"CREATE TABLE {later} (id INT PRIMARY KEY, a VARCHAR(9))")
+        mysql.execute(f"INSERT INTO {later} VALUES (1, 'x'), (2, 'y')")
+        done(pipeline, "restore", checkpoint=saved)
+        done(pipeline, "define", **divided(8))
+        done(pipeline, "resume")
+        pipeline.until(lambda: pipeline.shows(stays), "the savepoint's generation to be live again")
+        done(pipeline, "read_table_again", table=stays)
+        shows(8)
+        newest = pipeline.checkpoint()
+        assert newest is not None
+        assert {name: table.generation for name, table in newest.tables.items()} == {stays: 3, later: 3}
+
+
 @pytest.mark.parametrize("purge", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_deleted_pipeline_leaves_nothing_and_with_a_purge_the_lake_loses_its_tables_and_no_others(
     mariadb: MariaDB, fresh_database: Fresh, spark: Any, tmp_path: Path, purge: bool

@@ -12,7 +12,11 @@ from cutline.common.errors import NoRoom, ProtocolError, Unavailable
 from cutline.common.mesh.channels import create, stream_name
 from cutline.common.mesh.log_lines import KEPT, LogLines
 from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry, Service
+from cutline.common.store.lives import Key, Life
+from cutline.services.enumerator.__main__ import sweep_redis
 from tests.servers import Redis
+
+KEY = Key("shop.0123456789ab")
 
 
 def service(incarnation: str, role: str = "reader", **known: Any) -> Service:
@@ -213,3 +217,32 @@ async def test_the_last_log_lines_are_kept_for_a_while_and_wait_while_redis_take
         ]
     finally:
         log.removeHandler(lines)
+
+
+async def test_a_sweep_costs_redis_what_it_has_and_not_what_was_ever_deleted(redis: Client) -> None:
+    """1. Of 500 deleted pipelines nothing is left: one look. 2. One that outlived its pipeline writes notes and streams
+    again: they go, and what others have stays."""
+    ended = [Life(name=f"p{n}", number=1, id=f"{n:012x}", folder=f"p{n}.{n:012x}") for n in range(500)]
+    registry = Registry(redis)
+
+    async def swept() -> int:
+        before = (await redis.info("stats"))["total_commands_processed"]
+        await sweep_redis(redis, registry, ended)
+        return int((await redis.info("stats"))["total_commands_processed"]) - before
+
+    await registry.announce_epoch(KEY, 3)
+    await registry.put_status(KEY, "enumerator", {"epoch": 3})
+    await create(redis, [stream_name(KEY, 3, "a", "b")], {"epoch": 3})
+    kept = set(await redis.keys("*"))
+    assert await swept() < 10
+    for life, late in zip(ended, ("epoch", "status", "stream"), strict=False):
+        if late == "epoch":
+            await registry.announce_epoch(life.key, 1)
+        elif late == "status":
+            await registry.put_status(life.key, "enumerator", {"epoch": 1})
+        else:
+            await create(redis, [stream_name(life.key, 1, "a", "b")], {"epoch": 1})
+    await swept()
+    assert set(await redis.keys("*")) == kept
+    assert set(await registry.epochs()) == {KEY}
+    assert await swept() < 10

@@ -88,6 +88,7 @@ REDIS_STORE_AND_SERVICES = (
     "restore",
     "restore from an older checkpoint",
     "restore with other numbers of members",
+    "table begins after a restore left checkpoints behind",
     "savepoint asked",
     "send to a stream that is gone",
     "send waits for credit",

@@ -96,7 +96,7 @@ def state_of(machine: Any) -> Any:
             ],
             sorted((s.split_id, s.attempt) for s in (*out, *machine.todo, *machine.shelved) if s.table_id in kept),
             dict(machine.accepted),
-            (machine.commands_done, dict(machine.refused), dict(machine.gone)),
+            (machine.commands_done, dict(machine.refused), dict(machine.gone), machine.floor),
             machine.stream_stopped,
             (machine.stop, machine.stop_place, machine.at_stop),
         )  # fmt: skip
@@ -230,6 +230,21 @@ def tables_are_those_of_the_parts(world: World, entry: CheckpointEntry) -> None:
         if (entered.generation, entered.phase, entered.schema, entered.show, entered.cause) != wanted:
             raise Failure(f"checkpoint {entry.slot} has {entered} for {name}, and its parts {wanted}")
     world.count["entry composed of what changed"] += 1
+    generations_begin_once(world, entry, enumerator)
+
+
+def generations_begin_once(world: World, entry: CheckpointEntry, enumerator: Enumerator) -> None:
+    """A generation of which a checkpoint has rows began at one place of the journal: none that a restore left behind
+    has its number."""
+    journal = world.store.journal
+    begun = world.begun[entry.slot] = {(t.table_id, t.generation) for t in enumerator.tables.values() if t.high}
+    earlier = [n for n in chain(journal) if n < entry.slot]
+    for began in begun.difference(*(world.begun[n] for n in earlier)):
+        if (slot := world.began.setdefault(began, entry.slot)) != entry.slot:
+            raise Failure(f"generation {began} begins in checkpoint {entry.slot}, and began in {slot}, which was left")
+    begins = journal[entry.epoch]
+    assert isinstance(begins, EpochEntry)
+    world.count["table begins after a restore left checkpoints behind"] += bool(begins.floor and begun)
 
 
 def journal_is_of_one_line(world: World) -> None:

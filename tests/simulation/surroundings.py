@@ -137,6 +137,10 @@ class Registry:
     async def put_splits(self, key: Key, changed: Any) -> None:
         pass
 
+    async def noted(self) -> set[str]:
+        self.world.visit("redis")
+        return {*self.world.notes, *self.world.streams}
+
     async def forget(self, key: Key) -> None:
         self.world.visit("redis")
         self.world.forgets(key)

@@ -399,6 +399,8 @@ class World:
         self.lease: tuple[SimulatedService | None, float] = (None, 0.0)
         self.cuts: dict[tuple[int, int], dict[str, Any]] = {}
         self.live: dict[Any, Any] = {}
+        self.begun: dict[int, set[tuple[str, int]]] = {}  # by checkpoint: the generations of which it has rows
+        self.began: dict[tuple[str, int], int] = {}  # the checkpoint in which each of them began
         self.tokens = 0
         self.troubled = True  # faults still happen
         self.writing = True  # the source still changes
@@ -1428,17 +1430,19 @@ class World:
     def read_journal(self, service: SimulatedService, leader: Leader | None) -> None:
         journal = self.store.journal
         tail = max(journal, default=0)
-        base = anew = entered = None
+        base, anew, entered, floor = None, None, None, 0
         if tail:
             last = journal[tail]
             base = last.base if isinstance(last, EpochEntry) else tail
             anew = last.anew if isinstance(last, EpochEntry) else None
             epoch = journal[last.epoch]
-            entered = epoch.command if isinstance(epoch, EpochEntry) else None
+            if isinstance(epoch, EpochEntry):
+                entered, floor = epoch.command, epoch.floor
         newest = journal[base] if base is not None else None
         answered = newest.request if isinstance(newest, CheckpointEntry) else None
         known = self.operators.read(service)
-        known |= {"answered": answered, "anew": anew, "entered": entered}
+        highest = newest.highest if isinstance(newest, CheckpointEntry) else 0
+        known |= {"answered": answered, "anew": anew, "entered": entered, "floor": floor, "highest": highest}
         self.answer(service, leader, JournalRead(tail=tail, base=base, **known))
 
     def write_entry(self, service: SimulatedService, leader: Leader | None, entry: Entry) -> None:

@@ -340,11 +340,25 @@ def test_a_deletion_is_ordered_durably_before_anything_is_removed(purge: bool) -
     assert bench.command("delete", purge=purge)[0] == CloseEpoch(epoch=1)
     assert not any(isinstance(effect, DeletePipeline) for effect in bench.effects)
     orders = bench.outcomes()[-1].orders
-    assert bench.tell(OutcomeWritten(n=1)) == [DeletePipeline(purge=purge)]
+    assert bench.tell(OutcomeWritten(n=1)) == [DeletePipeline()]
     next_leader = Operated()
     next_leader.see()
     found = JournalRead(tail=1, base=None, finished=1, orders=orders)
-    assert next_leader.tell(found) == [Dismiss(before=2), DeletePipeline(purge=purge)]
+    assert next_leader.tell(found) == [Dismiss(before=2), DeletePipeline()]
+
+
+def test_the_purge_of_a_deletion_can_be_given_up_and_nothing_else_is_taken_then() -> None:
+    bench = leading()
+    bench.command("delete", purge=True)
+    bench.finish()
+    bench.command("resume")
+    bench.command("leave_lake")
+    bench.finish()
+    bench.finish()
+    outcomes = [(outcome.n, outcome.state, outcome.orders.purge) for outcome in bench.outcomes()]
+    assert outcomes == [(1, "done", True), (2, "refused", True), (3, "done", False)]
+    assert bench.outcomes()[-1].orders.mode == "deleting"
+    assert bench.effects[-1] == DeletePipeline()
 
 
 def test_what_changes_the_epoch_waits_for_the_outcomes_of_all_before_it() -> None:

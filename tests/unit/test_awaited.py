@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from cutline.common.mesh import awaited
 from cutline.common.mesh.awaited import LATE_SECONDS, Awaited
+from cutline.common.mesh.machine import State
+from cutline.common.mesh.parts import Parts
 
 
 def test_the_oldest_wait_is_told_once_it_is_late_and_no_longer_than_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +29,26 @@ def test_the_oldest_wait_is_told_once_it_is_late_and_no_longer_than_it_lasts(mon
         now += 100
         assert waits.late == "writer-0, to take rows (111 s so far)"
     assert waits.late is None
+
+
+async def test_a_store_that_takes_no_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awaited, "LATE_SECONDS", 0.0)
+    asked, over = threading.Event(), threading.Event()
+
+    def hangs(schemas: Any, *, epoch: int) -> None:
+        asked.set()
+        over.wait(30)
+        raise OSError("over")
+
+    store = cast(Any, SimpleNamespace(put_schemas=hangs))
+    parts = Parts(store, member="reader-0", epoch=1, incarnation="r")
+    assert parts.waiting_for is None
+    saving = asyncio.create_task(parts.save(7, State(head={}, values={})))
+    async with asyncio.timeout(10):
+        while not asked.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert str(parts.waiting_for).startswith("the store, to take the part of checkpoint 7")
+    over.set()
+    with pytest.raises(OSError, match="over"):
+        await saving
+    assert parts.waiting_for is None

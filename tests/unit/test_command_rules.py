@@ -44,6 +44,7 @@ CALLS: dict[str, tuple[str, str, Any]] = {
     "restore": ("POST", "/restore", {"checkpoint": 2}),
     "read_again": ("POST", "/read-again", None),
     "delete": ("DELETE", "", None),
+    "leave_lake": ("POST", "/leave-lake", None),
     "checkpoint": ("POST", "/checkpoints", None),
     "savepoint": ("POST", "/savepoints", None),
     "delete_savepoint": ("DELETE", "/savepoints/3", None),

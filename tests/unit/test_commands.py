@@ -413,3 +413,32 @@ def test_a_choice_about_commits_of_others_is_refused_once_others_committed_again
     assert request("7/1") == {"kind": "lake", "table": "a.b", "choice": "accept", "seen": "7/1"}
     with pytest.raises(ConfigError, match="again; look at its cause, and choose again"):
         request("8/1")
+
+
+@pytest.mark.parametrize("how", ["done", "given up"])
+async def test_a_deletion_waits_for_its_purge_until_that_is_done_or_given_up(
+    shop: PipelineStore, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commanding, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(commanding, "LEAVE_SECONDS", 0.0)
+
+    async def forget(_: str) -> None:
+        pass
+
+    deletion = Commanding(shop, cast(Any, SimpleNamespace(forget=forget)), cast(Any, None))
+    add(shop, "delete", arguments={"purge": True})
+    shop.commands.put_outcome(done(1, mode="deleting", purge=True))
+    shop.put_entry(records.epoch(1))
+    task = asyncio.create_task(deletion.delete())
+    async with asyncio.timeout(10):
+        while not deletion.purging:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert (task.done(), shop.last_slot(), shop.purges()) == (False, 1, True)
+        if how == "done":
+            shop.put_purged()
+        else:
+            add(shop, "leave_lake")
+            shop.commands.put_outcome(done(2, mode="deleting"))
+        await task
+    assert (shop._folder.names("journal"), shop.purges(), deletion.purging) == ([], False, False)

@@ -821,6 +821,46 @@ def test_a_pipeline_that_began_without_a_snapshot_gets_them_where_its_first_epoc
     assert FindTables(begins=True, anew=True) in bench.tell(Began())
 
 
+def test_no_generation_after_a_restore_has_a_number_that_was_left_behind() -> None:
+    """The base has d.t live, d.n described and d.w waiting; what a restore leaves behind has generations up to 5."""
+    names = ("d.n", "d.p", "d.gone")
+    bench = live(EnumeratorBench().begin(found(), *(found(name, gone=name == "d.gone") for name in names)))
+    commanded(bench, "pause_table", table="d.p")
+    bench.start(7)
+    bench.get(Marker(checkpoint=7))
+    again = EnumeratorBench(part=bench.part())
+    again.machine.leave_behind(5)
+    tables = again.machine.tables
+    assert {name: (table.phase, table.generation) for name, table in tables.items()} == {
+        "d.t": ("live", 1),
+        "d.n": ("waiting", 6),
+        "d.p": ("paused", 6),
+        "d.gone": ("dropped", 6),
+    }
+    assert DescribeTable(table_id="d.n", generation=6) in again.tell(Began())
+    again.tell(TablesFound(tables=(found("d.new"),)))
+    assert tables["d.new"].generation == 6
+    commanded(again, "read_table_again", 2)
+    again.get(TableReport(table_id="d.t", generation=6, state=TableState.RESTART, cause="DDL"))
+    assert tables["d.t"].generation == 6
+    again.get(SplitsWanted(free=9))
+    assert {split.generation for _, split in again.assigned} <= {6}
+
+
+def test_the_numbers_of_tables_that_left_are_in_the_entry_and_of_a_base_that_nothing_follows_none_changes() -> None:
+    bench = live(EnumeratorBench().begin(found(), found("d.n")))
+    commanded(bench, "read_table_again")
+    bench.tell(TablesFound(tables=(), unselected=frozenset({"d.t"})))
+    bench.start(5)
+    entry = finish(bench, 5)
+    assert (entry.left, entry.highest) == (2, 2)
+    again = EnumeratorBench(part=bench.part()).machine
+    again.leave_behind(0)
+    assert again.tables["d.n"].generation == 1
+    again.leave_behind(3)
+    assert again.tables["d.n"].generation == 4
+
+
 def test_an_illegal_step_is_refused_and_leaves_the_enumerator_as_it_was() -> None:
     bench = EnumeratorBench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))

@@ -21,9 +21,11 @@ from cutline.common.mesh.messages import (
     Throttle,
 )
 from cutline.common.positions import Position
+from cutline.common.store.command_records import Command
 from cutline.common.store.command_records import Orders as StandingOrders
 from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.events import (
+    BaseFound,
     CloseEpoch,
     EntryRefused,
     EntryWritten,
@@ -140,6 +142,24 @@ def test_who_has_the_lease_reads_the_journal_and_proposes_the_next_slot_as_its_e
     assert isinstance(order, WriteEntry)
     assert (order.slot, order.entry.base, order.entry.members.readers) == (8, 5, ("r1",))
     assert bench.written() == [OpenEpoch(epoch=8, base=5, plan=PLAN)]
+
+
+def test_an_epoch_says_up_to_which_generation_the_checkpoints_went_that_it_leaves_behind() -> None:
+    """1. An epoch goes on from the newest checkpoint. 2. A restore begins one before it. 3. So the next one says it
+    too, and a checkpoint later than that one has it."""
+    restore = Command(n=1, kind="restore", arguments={"checkpoint": 3}, by="ann", at=0.0)
+    bench = LeaderBench()
+    bench.see()
+    bench.tell(JournalRead(tail=7, base=7, floor=2, highest=5, commands=(restore,)))
+    assert bench.last(WriteEntry).entry.floor == 2
+    bench.written()
+    bench.tell(BaseFound(n=1))
+    bench.tell(JournalRead(tail=8, base=7, floor=2, highest=5, commands=(restore,)))
+    assert (bench.last(WriteEntry).entry.base, bench.last(WriteEntry).entry.floor) == (3, 5)
+    bench.written()
+    bench.tell(EpochOpened(epoch=9, enumerator=None))
+    assert bench.leader.enumerator is not None
+    assert bench.leader.enumerator.floor == 5
 
 
 @pytest.mark.parametrize(("tail", "cause"), [(0, "the pipeline's first start"), (7, "a new leader took over")])

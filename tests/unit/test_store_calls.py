@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from cutline.common.errors import Unavailable
 from cutline.common.store.store import Store
-from cutline.services.control import facts, store_calls
+from cutline.services.control import duties, facts, store_calls
 from cutline.services.control.store_calls import in_store
 from tests.unit.test_control import FakeRegistry, client, registry, store
 
@@ -84,6 +84,53 @@ async def test_a_call_of_many_answers_may_take_longer_than_a_silence(store: Stor
     with pytest.raises(Unavailable, match="has not answered"):
         await in_store(over.wait, 30)
     over.set()
+
+
+class Job:
+    """A job of the control service, whose receiver may hang."""
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        self.looks, self._hangs = 0, hangs
+
+    async def take_over(self) -> None:
+        pass
+
+    async def give_up(self) -> None:
+        pass
+
+    async def look(self, facts: Any) -> None:
+        self.looks += 1
+        if self._hangs:
+            await asyncio.sleep(30)
+
+
+async def test_a_receiver_that_hangs_holds_up_no_alert_and_not_the_lease(
+    registry: FakeRegistry, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = 0
+
+    async def acquire(lease: Any) -> bool:
+        nonlocal renewed
+        renewed += 1
+        return True
+
+    async def release(lease: Any) -> None:
+        pass
+
+    monkeypatch.setattr(duties.Lease, "acquire", acquire)
+    monkeypatch.setattr(duties.Lease, "release", release)
+    monkeypatch.setattr(duties, "LOOK_SECONDS", 0.01)
+    lineage, alerts = Job(hangs=True), Job()
+    watching = asyncio.create_task(
+        duties.watch(cast(Any, registry), store, cast(Any, None), [lineage, alerts], "c1")
+    )
+    async with asyncio.timeout(10):
+        while alerts.looks < 5 or renewed < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert lineage.looks == 1
+    watching.cancel()
+    await asyncio.wait([watching], timeout=5)
+    assert watching.cancelled()
 
 
 async def test_a_lakes_disk_that_hangs_holds_up_no_request_and_no_metric(

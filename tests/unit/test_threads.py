@@ -151,11 +151,11 @@ async def test_deletions_that_take_long_hold_up_no_entry_of_a_journal() -> None:
     """More pipelines are being deleted than there are threads for the store."""
     over = threading.Event()
     store: Any = SimpleNamespace(
-        name="shop", put_deleting=lambda: None, has_ended=lambda: True, remove_files=lambda: over.wait(30),
-        commands=SimpleNamespace(orders=lambda: SimpleNamespace(mode="deleting")),
+        name="shop", put_deleting=lambda: None, purges=lambda: False, has_ended=lambda: True,
+        remove_files=lambda: over.wait(30), commands=SimpleNamespace(orders=lambda: SimpleNamespace(mode="deleting")),
     )  # fmt: skip
     commanding = Commanding(store, cast(Any, None), cast(Any, None))
-    deletions = [asyncio.create_task(commanding.delete(purge=False)) for _ in range(20)]
+    deletions = [asyncio.create_task(commanding.delete()) for _ in range(20)]
     async with asyncio.timeout(10):
         for _ in range(20):
             await in_store(threading.get_ident)

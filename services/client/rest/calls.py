@@ -272,6 +272,11 @@ def delete_pipeline(pipeline: str, *, purge: bool = False, wait: float = 0.0, ke
     return _command("DELETE", _of(pipeline), wait=wait, key=key, query={"purge": "true"} if purge else {})
 
 
+def leave_lake(pipeline: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
+    """End the purge of a pipeline that is being deleted: its lake tables stay as they are."""
+    return _command("POST", _of(pipeline, "leave-lake"), wait=wait, key=key)
+
+
 def versions(pipeline: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Version]]:
     """A page of the versions of the definition, oldest first."""
     return _list(Version, _of(pipeline, "versions"), {"limit": limit, "cursor": cursor})

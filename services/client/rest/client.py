@@ -55,6 +55,7 @@ class _Calls:
     replace_pipeline = Method(calls.replace_pipeline)
     patch_pipeline = Method(calls.patch_pipeline)
     delete_pipeline = Method(calls.delete_pipeline)
+    leave_lake = Method(calls.leave_lake)
     versions = Method(calls.versions)
     each_version = Each(calls.versions)
     version = Method(calls.version)

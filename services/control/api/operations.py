@@ -135,6 +135,18 @@ async def read_again(asked: Asked) -> CommandView:
     return await asked.command("read_again", {})
 
 
+@routes.post(
+    "/pipelines/{pipeline}/leave-lake",
+    operation_id="leave_lake",
+    status_code=202,
+    openapi_extra=asks_for("leave_lake"),
+)
+async def leave_lake(asked: Asked) -> CommandView:
+    """End the purge of a pipeline that is being deleted, as of a lake that can't be reached any more: what is still in
+    the lake stays there, and the deletion goes on without it."""
+    return await asked.command("leave_lake", {})
+
+
 async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
     entry = await in_store(checkpoint, asked.found, number)
     remedy = "GET .../checkpoints lists those that are there"

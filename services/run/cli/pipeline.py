@@ -155,6 +155,17 @@ def delete(session: Session, pipeline: str, purge: bool, yes: bool, wait: float)
     session.told(session.client.delete_pipeline(pipeline, purge=purge, wait=wait))
 
 
+@group.command("leave-lake")
+@pipeline_argument
+@YES
+@orders
+def leave_lake(session: Session, pipeline: str, yes: bool, wait: float) -> None:
+    """End the purge of a pipeline that is being deleted: its lake tables stay, for a lake that can't be reached."""
+    if not yes:
+        click.confirm(f"Delete the pipeline {pipeline} without its lake tables?", abort=True, err=True)
+    session.told(session.client.leave_lake(pipeline, wait=wait))
+
+
 @group.command()
 @pipeline_argument
 @click.option("--show", type=click.IntRange(min=1), metavar="VERSION", help="Print the content of one version.")

@@ -98,7 +98,7 @@ COMMANDS: tuple[Mutant, ...] = (
           "        self.agenda.outcome_written(event.n)\n"),
          (LEADER, "        self.agenda.accept(event.command)\n",
           "        self.agenda.accept(event.command)\n        if event.command.kind == 'delete':\n"
-          "            return [DeletePipeline(purge=True)]\n")),
+          "            return [DeletePipeline()]\n")),
         tests="test_agenda.py",
     ),
     mutant(
@@ -141,8 +141,20 @@ COMMANDS: tuple[Mutant, ...] = (
     mutant(
         "a table that comes back is its first generation again",
         ENUMERATOR,
-        "            generation = self.gone.pop(item.table_id, 0) + 1",
-        "            generation = 1",
+        "            generation = self.number_after(self.gone.pop(item.table_id, 0))",
+        "            generation = self.number_after(0)",
+    ),
+    mutant(
+        "after a restore the numbers of generations come again",
+        LEADER,
+        "        self.floor = max(event.floor, event.highest) if left else event.floor",
+        "        self.floor = event.floor",
+    ),
+    mutant(
+        "after a restore a table of which the base has nothing yet begins the generation that it has begun before",
+        ENUMERATOR,
+        "for table in self.tables.values() if table.high is None]:",
+        "for table in () if table.high is None]:",
     ),
     mutant(
         "an entry still has the tables that left",

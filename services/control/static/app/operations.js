@@ -182,6 +182,12 @@ export const OPERATIONS = {
     ],
     send: (context, values) => ["DELETE", at(context, values.purge ? "?purge=true" : "")],
   },
+  leave_lake: {
+    title: "Delete without the lake tables", short: "Leave the lake", note: "end a purge whose lake can't be reached", icon: "cross", tone: "quarantined", role: RULES.leave_lake.role, danger: true,
+    when: byRules("leave_lake"),
+    says: () => ["Lake tables that are not dropped yet stay, with the content of the last publication.", "The deletion goes on without them."],
+    send: (context) => ["POST", at(context, "/leave-lake")],
+  },
 };
 
 /** Why the operation can't be asked for now; null if it can. */

@@ -84,7 +84,7 @@ function Head({ pipeline, me, ask, seen }) {
       </div>
       <div class="actions">
         ${pipeline.mode !== "deleting" && [button(main, main === "pause" ? "" : "primary"), button("savepoint", "")]}
-        <${Menu} label="More operations" items=${[item("checkpoint"), item("limits"), item("add_table"), item("read_again"), null, item("stop"), item("delete")]} />
+        <${Menu} label="More operations" items=${[item("checkpoint"), item("limits"), item("add_table"), item("read_again"), null, item("stop"), item("delete"), ...(pipeline.mode === "deleting" ? [item("leave_lake")] : [])]} />
       </div>
     </header>`;
 }
