@@ -139,7 +139,7 @@ class Registry:
 
     async def noted(self) -> set[str]:
         self.world.visit("redis")
-        return {*self.world.notes, *self.world.streams}
+        return {*self.world.notes, *self.world.streams.of}
 
     async def forget(self, key: Key) -> None:
         self.world.visit("redis")
