@@ -312,6 +312,7 @@ LIVES = tuple(
     for situation in (
         "a deletion says for what it waits",
         "a member left a leader that is gone",
+        "a pipeline goes on beside one that hangs",
         "a zombie wrote into the folder of its ended life",
         "compared",
         "define done",

@@ -12,6 +12,7 @@ end:
   is not being deleted loses nothing but what its own retention removes, and the other pipeline loses nothing at all;
 - a lake table shows what its own life has read, each row once, or what an earlier one left that it took over;
 - what a restore was promised stays until that restore is over;
+- a pipeline whose source hangs for ever holds up no other one of the same processes;
 - a deletion ends, and so does each command; a wait that lasts says for what;
 - once all that outlived a deletion is over, nothing of an ended life is left, in the store or in Redis.
 """
@@ -70,6 +71,10 @@ PATIENCE_SECONDS = 240.0
 """A deletion ends within this time after the troubles; purging waits for a Spark writer, whose pauses grow to 60 s."""
 QUIET_SECONDS = 45.0
 SWEEP_SECONDS = 15.0
+CALM_SECONDS = 110.0
+"""Longer than the longest pause of a leader after failures, its wait for members, and two sweeps."""
+CHECKPOINT_SECONDS = 30.0
+"""Once all is calm each pipeline has a checkpoint of this age at most, whatever hangs in another one."""
 KEPT_SECONDS = 120.0
 SAYS_SECONDS = 20.0
 
@@ -105,6 +110,7 @@ class LivesWorld:
         self.restless = rng.choice((0.0, 0.002, 0.01))  # chance of a suspension at a call
         self.down: dict[str, float] = {}  # until when the store, Redis, or the lake answers nobody
         self.finished = 0
+        self.hangs = rng.choice(("", "", *NAMES))  # the pipeline whose source never answers a SELECT
 
     def tell(self, text: str) -> None:
         self.story.append(f"{self.clock.now:8.3f} {text}")
@@ -318,7 +324,7 @@ class LivesWorld:
         """Nobody wants anything more; zombies end, and what is left is swept."""
         self.actors.sleep(QUIET_SECONDS)
         self.calms()
-        self.actors.sleep(2 * SWEEP_SECONDS + 15.0)
+        self.actors.sleep(CALM_SECONDS)
         self.over = True
 
     # --- checks ---
@@ -401,6 +407,10 @@ class LivesWorld:
                 store = store_of_end(self, life)
                 if f"{life.folder}/pipeline.json" not in self.files.files:
                     raise self.wrong(f"{life.key} has lost its definition")
+                newest = store.entry(store.last_slot())
+                if newest is None or self.clock.time() - newest.written_at > CHECKPOINT_SECONDS:
+                    raise self.wrong(f"{life.key} stands still: its newest entry is {newest}; {self.hangs} hangs")
+                self.count["lives: a pipeline goes on beside one that hangs"] += self.hangs not in ("", life.name)
                 if (n := max(store.publication_numbers(), default=0)) == 0:
                     self.count["lives: nothing published"] += 1
                     continue

@@ -191,6 +191,8 @@ class Member:
 
     async def _rows(self) -> Event:
         await asyncio.sleep(self.world.rng.uniform(0.05, 1.0))
+        if self.store.name == self.world.hangs:
+            await asyncio.Event().wait()
         split, self.given = self.split, self.given + 1
         if self.given <= ROWS:
             row = f"{self.store.id}/{split.split_id}/{self.given}"

@@ -7,6 +7,9 @@ from collections import Counter
 import pytest
 
 from tests.simulation.__main__ import SEEDS, WORLDS, never_met, run_seed, sweep
+from tests.simulation.clock import Wrong
+from tests.simulation.living import LivesWorld
+from tests.simulation.surroundings import LakeTable
 from tests.simulation.world import World
 
 
@@ -61,3 +64,14 @@ def test_the_sweep_tells_which_seed_failed(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(World, "run", run)
     assert run_seed(7, ["mesh"])[2] == "AssertionError: made to fail in seed 7 (in its mesh)"
+
+
+def test_a_check_fails_its_world_though_the_service_that_it_checks_catches_every_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def shown(world: LivesWorld, table: LakeTable, snapshot: int) -> None:
+        raise world.wrong("made to fail")
+
+    monkeypatch.setattr(LivesWorld, "shown", shown)
+    with pytest.raises(Wrong, match="made to fail"):
+        LivesWorld(1).run()
