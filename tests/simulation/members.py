@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from tests.simulation.living import LivesWorld
 
 PUMP_SECONDS = 0.3
-ROWS, CHUNKS = 2, 2
-"""The rows of a chunk, and the chunks of the table."""
+ROWS, CHUNKS = 2, 3
+"""The rows of a chunk, and the chunks of the table, whose keys are in `surroundings.Source`."""
 Channel = tuple[int, str, str]
 
 

@@ -16,7 +16,15 @@ from cutline.common.schema import TableSchema
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.lives import Key, Lives
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.enumerator.events import FindRange, FindTables, RangeFound, TableFound, TablesFound
+from cutline.services.enumerator.events import (
+    DescribeTable,
+    FindRange,
+    FindTables,
+    RangeFound,
+    TableDescribed,
+    TableFound,
+    TablesFound,
+)
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.spark_writer.iceberg.owner import ID, OWNER, Owner, Relation
 from cutline.spark_writer.iceberg.table import SOURCE, TableFault
@@ -196,12 +204,14 @@ class Source:
 
     async def answer(self, order: Any) -> Any:
         await asyncio.sleep(0.1)
+        found = TableFound(table_id=TABLE.table_id, schema=TABLE, estimate=60_000, row_bytes=1, integer_key=True)
         match order:
+            case DescribeTable(generation=generation):
+                return TableDescribed(generation=generation, table=found)
             case FindTables(known=known):
-                found = TableFound(table_id=TABLE.table_id, schema=TABLE, estimate=2, row_bytes=1, integer_key=True)
                 return TablesFound(tables=() if TABLE.table_id in known else (found,))
             case FindRange(table_id=table_id, generation=generation):
-                return RangeFound(table_id=table_id, generation=generation, range=KeyRange(low=1, high=2))
+                return RangeFound(table_id=table_id, generation=generation, range=KeyRange(low=1, high=60_000))
         raise Unavailable(f"nobody answers {order}")
 
 
