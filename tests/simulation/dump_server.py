@@ -550,9 +550,10 @@ class Connection:
         log = self.log
         if sql.startswith("SELECT @@version"):
             version = {MARIADB: "10.11.19-MariaDB", MARIADB_11: "11.8.3-MariaDB"}.get(log.flavour, "9.7.4")
-            return [(version, "1", "0")]
+            own = (log.identity, "ON" if log.gtid else "OFF") if version == "9.7.4" else ()
+            return [(version, "1", "0", *own)]
         if sql.startswith("SHOW GLOBAL VARIABLES"):
-            known = {"server_uuid": log.identity, "gtid_mode": "ON" if log.gtid else "OFF", "server_uid": "u"}
+            known = {"server_uid": "u"}
             if log.flavour == MARIADB_11:
                 known["binlog_legacy_event_pos"] = "OFF"
             return [(name, known[name]) for name in args if name in known]
