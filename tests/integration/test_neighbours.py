@@ -197,5 +197,6 @@ def test_eight_pipelines_whose_server_hangs_slow_down_no_pipeline_of_another_ser
     assert [len(pipeline.epochs()) for pipeline in street.neighbours] == epochs
     figures = f"undisturbed {[round(s, 1) for s in undisturbed]}, while it hangs {[round(s, 1) for s in beside]}"
     print(f"{situation}: {ROWS} rows beside {NEIGHBOURS} pipelines, seconds: {figures}; more threads: {more}")
-    assert max(more.values()) <= NEIGHBOURS  # each may have begun to ask whether its server answers again
+    # Each may have begun to ask whether its server answers again, or to stage; and the pool of the store grows up to 8.
+    assert max(more.values()) <= 2 * NEIGHBOURS
     assert median(beside) <= MOST * median(undisturbed), figures
