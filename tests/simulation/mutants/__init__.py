@@ -227,13 +227,10 @@ MUTANTS = (
         "        if main.asked or main.position.inside:\n            return []\n        effects",
         "        if main.position.inside:\n            return []\n        effects",
     ),
-    mutant(
+    Mutant(
         "main is held for a catch-up that goes on at another server",
-        READER,
-        "effects += self._give_up_catch_up() + self._meet()",
-        "effects += self._meet()",
-        seeds=60,
-        first=7300,
+        ((READER, "effects += self._give_up_catch_up() + self._meet()", "effects += self._meet()"),),
+        tests="test_reader.py",
     ),
     mutant(
         "a round starts from the first table's low, not the lowest",
