@@ -510,7 +510,7 @@ def _ends(world: World, leader: Any, publications: dict[int, Any], place: Positi
         position = publication.position
         assert position is not None
         comparable = position.server == place.server or bool(position.gtids and place.gtids)
-        if comparable and not world.source.lost_gtids and not position.same_place(place):
+        if comparable and not world.source.lost_gtids and world.source.apart(position, place):
             raise Failure(f"publication {ended} stands at {position}, and the stop is {place}")
         world.count["live at the stop"] += 1
     return ""

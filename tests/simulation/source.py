@@ -652,6 +652,14 @@ class SimulatedSource:
             here = Position(server=self.server, file=place.file, offset=place.offset, gtids=str(gtids) if gtids else "")
         return None
 
+    def apart(self, one: Position, other: Position) -> bool:
+        """Whether more than the end of a file lies between two places: a stop by time is before or after it, whether or
+        not the file had ended when the stop was looked for."""
+        if one.same_place(other) or one.inside or other.inside or not one.server == other.server == self.server:
+            return not one.same_place(other)
+        first, last = sorted((self._find(one)[0], self._find(other)[0]))
+        return any(txn.kind != "rotate" for txn in self.log[first:last])
+
     # --- reading: the binlog ---
 
     def _find(self, after: Position) -> tuple[int, bool]:
