@@ -581,10 +581,11 @@ def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, 
     includes: list[tuple[str, ...]] = []
     excludes: list[tuple[str, ...]] = []
     for pattern in patterns:
-        (excludes if pattern.startswith("!") else includes).append(split_names(pattern.removeprefix("!")))
+        exclusion, glob = _halves(pattern)
+        (excludes if exclusion else includes).append(split_names(glob))
 
     def matches(globs: list[tuple[str, ...]], schema: str, table: str) -> bool:
-        return any(fnmatchcase(schema, glob[0]) and fnmatchcase(table, glob[1]) for glob in globs)
+        return any(fnmatchcase(schema, names[0]) and fnmatchcase(table, names[1]) for names in globs)
 
     chosen = set()
     for name in tables:

@@ -37,8 +37,8 @@ class SourceThreads:
         `asked` is SOURCE or ALL.
         """
         place = ", ".join(map(str, source.addresses))
-        of = place, asked
-        for running, most, whom in ((self._busy[of], OF_ONE, place), (self._busy.total(), MOST, "sources")):
+        key = place, asked
+        for running, most, whom in ((self._busy[key], OF_ONE, place), (self._busy.total(), MOST, "sources")):
             if running >= most:
                 raise Refused(
                     503,
@@ -50,7 +50,7 @@ class SourceThreads:
         answer: asyncio.Future[T] = loop.create_future()
 
         def done(result: T | None, error: BaseException | None) -> None:
-            self._busy[of] -= 1
+            self._busy[key] -= 1
             self._busy += Counter()  # forgets those with none
             if answer.done():
                 return
@@ -68,7 +68,7 @@ class SourceThreads:
             with suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(done, result, failed)
 
-        self._busy[of] += 1
+        self._busy[key] += 1
         threading.Thread(target=work, name="cutline-source", daemon=True).start()
         try:
             return await asyncio.wait_for(answer, seconds)

@@ -156,13 +156,12 @@ def _assigned(tokens: Sequence[Token], words: Sequence[str], outside: Sequence[i
 
 def _listed(tokens: Sequence[Token]) -> Set[str]:
     """The names of tables in the list of a DELETE, as `a, shop.b, c.*`."""
-    kept = [
-        token
+    return {
+        token.value.lower()
         for i, token in enumerate(tokens)
         if token.kind in ("name", "word")
         and (tokens[i + 1 : i + 2] != [_DOT] or tokens[i + 1 : i + 3] == [_DOT, _STAR])
-    ]
-    return {token.value.lower() for token in kept}
+    }
 
 
 def _chosen(names: Set[str] | None, tokens: Sequence[Token]) -> Sequence[Token]:
