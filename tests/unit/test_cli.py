@@ -201,7 +201,7 @@ def gone(pid: int) -> bool:
     """Whether the process has ended; a zombie that nobody here reaps counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between the opening and the reading
         return True
 
 
