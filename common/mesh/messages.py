@@ -333,7 +333,7 @@ class ChunkDropped(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedTable:
-    """One table of the incremental split at a cut. `schema` is a hash."""
+    """One table of the incremental split at a cut. `schema` is a hash. Generation 0: the split no longer has it."""
 
     table_id: str
     generation: int

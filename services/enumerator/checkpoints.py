@@ -118,6 +118,8 @@ class Entries:
         """Take the tables that the incremental split reports at the next entry's cut; return their names."""
         streamed = {table.table_id: table for table in changed}
         self._streamed |= streamed
+        for name in [name for name, table in streamed.items() if table.generation == 0]:  # it left the split
+            del self._streamed[name]
         return set(streamed)
 
     def enter(self, tables: dict[str, Table], streamed: Collection[str]) -> dict[str, TableEntry]:

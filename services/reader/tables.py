@@ -139,12 +139,17 @@ class StreamTables:
         return tables
 
     def cut(self) -> tuple[StreamedTable, ...]:
-        """The tables that changed since the last cut, as the enumerator must know them."""
+        """The tables that changed since the last cut, as the enumerator must know them.
+
+        Those that left are named too: a table that was paused and resumed is the enumerator's again, in the same
+        generation, while its way back is still in flight.
+        """
         changed = []
         for name in self._uncut:
             table = self.by_name.get(name)
             if table is None:
-                self._cut.pop(name, None)
+                if self._cut.pop(name, None) is not None:
+                    changed.append(StreamedTable(table_id=name, generation=0, schema="", live=False))
                 continue
             streamed = StreamedTable(
                 table_id=name, generation=table.generation, schema=table.schema.hash, live=table.live

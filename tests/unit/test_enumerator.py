@@ -931,6 +931,25 @@ def test_a_live_table_that_is_paused_leaves_the_stream_and_goes_on_from_there() 
     assert (again.generation, again.schema, again.low, again.high) == (1, WIDER, low(500), high(500))
 
 
+def test_a_resumed_table_is_not_shown_while_its_way_back_into_the_stream_is_in_flight() -> None:
+    """1. A live table is paused and leaves the stream. 2. It is resumed. 3. A checkpoint begins before the stream has
+    it again, and stands after changes that it lacks."""
+    bench = live(EnumeratorBench().begin())
+    bench.start(5)
+    table = StreamedTable(table_id="d.t", generation=1, live=True, schema=SCHEMA.hash)
+    stream = StreamCut(position=records.place(7), source_time=3.0, inside=False, tables=(table,))
+    assert finish(bench, 5, stream=stream).tables["d.t"].show
+    commanded(bench, "pause_table")
+    bench.get(TablePaused(table_id="d.t", generation=1, schema=SCHEMA, low=low(500), high=high(500)))
+    commanded(bench, "resume_table", 2)
+    bench.tell(PlaceFound(table_id="d.t", generation=1, kept=True))
+    bench.start(6)
+    gone = StreamedTable(table_id="d.t", generation=0, live=False, schema="")
+    later = StreamCut(position=records.place(9), source_time=3.0, inside=False, tables=(gone,))
+    entered = finish(bench, 6, stream=later).tables["d.t"]
+    assert (entered.phase, entered.show) == ("catch-up", False)
+
+
 def test_a_paused_table_whose_changes_are_purged_is_read_again() -> None:
     bench = live(EnumeratorBench().begin())
     commanded(bench, "pause_table")
