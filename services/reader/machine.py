@@ -593,7 +593,9 @@ class Reader:
             for name, cursor in self.cursors.items():
                 if not cursor.asked and cursor.position.inside and waits:
                     cursor.asked = True
-                    effects.append(self._read(name, cursor, until=None, at_boundary=True))
+                    # A read to a boundary may go over several transactions; catch-up must not pass main by that.
+                    bound = main.position.boundary() if main is not None and cursor is catch_up else None
+                    effects.append(self._read(name, cursor, until=bound, at_boundary=True))
             return effects
         waits = bool(self._tables.by_cursor[None])
         until: Position | None = None

@@ -846,6 +846,7 @@ def test_both_cursors_end_their_transaction_when_the_stream_is_stopped_so_that_a
     assert asked(bench.tell(ChangesRead(cursor="main", position=place(3 * FAR), rows=2))) == {}
     orders = asked(bench.tell(ChangesRead(cursor="catch-up", position=place(160, rows=2), rows=2)))
     assert set(orders) == {"catch-up"}
+    assert orders["catch-up"].until == place(3 * FAR)  # never past main, which may stand at the pipeline's stop
     assert bench.get(Marker(checkpoint=1)) == []
     effects = bench.tell(ChangesRead(cursor="catch-up", position=place(170), rows=2))
     assert SavePart in [type(effect) for effect in effects]
@@ -945,6 +946,27 @@ def test_the_tables_of_a_cut_are_told_once_and_many_in_several_messages(monkeypa
     again.get(Marker(checkpoint=4))
     (after_restore,) = sent(again.tell(PartStored(checkpoint=4, ref=PART)), PartSaved)
     assert after_restore.stream.tables == ()
+
+
+def test_a_table_that_left_the_stream_is_told_once_and_one_that_came_back_as_it_is_now() -> None:
+    bench = ReaderBench()
+    bench.include()
+    bench.read(400)
+
+    def cut(n: int) -> tuple[StreamedTable, ...]:
+        bench.get(Marker(checkpoint=n))
+        (saved,) = sent(bench.tell(PartStored(checkpoint=n, ref=PART)), PartSaved)
+        return saved.stream.tables
+
+    live = StreamedTable(table_id="d.t", generation=1, schema=SCHEMA.hash, live=True)
+    assert cut(1) == (live,)
+    bench.get(PauseTable(table_id="d.t", generation=1))
+    bench.read(500)
+    assert bench.reader.tables == {}
+    assert cut(2) == (StreamedTable(table_id="d.t", generation=0, schema="", live=False),)
+    assert cut(3) == ()
+    bench.include(at=500, until=500)
+    assert cut(4) == (replace(live, live=bench.reader.tables["d.t"].live),)
 
 
 def test_a_table_whose_splits_come_in_several_messages_joins_with_the_last() -> None:
