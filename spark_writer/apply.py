@@ -137,6 +137,7 @@ class Incarnation:
             clock=clock,
         )
         self._kept_pending = False
+        self._publish_from = store.retired()[0]
         self._shown: Publication | None = None
         reached("claimed")
         if published is not None:
@@ -195,6 +196,7 @@ class Incarnation:
             self._journal.waiting(progress.applied, BATCH_ENTRIES),
             kept_pending=self._kept_pending,
             generations={table_id: work.generation for table_id, work in progress.work.items()},
+            publish_from=self._publish_from,
         )
         if batch is None:
             return False

@@ -106,7 +106,8 @@ def follow(last_slot: int, entry: Callable[[int], Entry | None], published: Coll
 class Batch:
     """Checkpoint entries to apply together; `publish`: the last one may then be published; `kept`: as a kept cut.
 
-    `kept` is also true if the kept cut was an `inside` one before the last: its tag waits for the next publishable cut.
+    `kept` is also true if the kept cut was one before the last that can't be published: its tag waits for the next
+    publishable cut.
     """
 
     entries: tuple[CheckpointEntry, ...]
@@ -124,13 +125,16 @@ def next_batch(
     *,
     kept_pending: bool = False,
     generations: Mapping[str, int] | None = None,
+    publish_from: int = 0,
     max_rows: int = BATCH_ROWS,
 ) -> Batch | None:
     """Choose the next batch of `entries`, the chain's checkpoints not applied yet, oldest first; None if none.
 
-    `kept_pending`: an applied `inside` cut was a kept one. `generations` are those on the branch now. The batch is as
-    long as possible and ends with the last publishable entry; without a publishable entry it has only `inside` cuts. It
-    ends before more than `max_rows` staged rows, but has one entry at least.
+    `kept_pending`: an applied cut that could not be published was a kept one. `generations` are those on the branch
+    now. An `inside` cut is not publishable, and none before `publish_from`: there the store takes no publication any
+    more (`PipelineStore.retired`), though a restore that retention made way for goes on from there. The batch is as
+    long as possible and ends with the last publishable entry; without one it has only cuts that are not. It ends before
+    more than `max_rows` staged rows, but has one entry at least.
     """
     end, rows, publishable, kept = 0, 0, 0, kept_pending
     current = dict(generations or {})
@@ -147,7 +151,7 @@ def next_batch(
         current |= changed
         end = at + 1
         kept = kept or entry.kept
-        if not entry.inside:
+        if not entry.inside and entry.slot >= publish_from:
             publishable = end
             if kept:
                 break

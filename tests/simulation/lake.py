@@ -92,6 +92,7 @@ class SparkWriter:
         self.done = 0  # newest checkpoint applied
         self.kept_pending = False
         self.begun = False
+        self.publish_from = 0
         self.published: Publication | None = None
         self.store: PipelineStore = world.store.open()
         self.entries: dict[int, Entry | None] = {}  # read so far
@@ -103,6 +104,7 @@ class SparkWriter:
     def start(self) -> None:
         """Branch from the newest publication on the chain, and repeat the steps that follow from it."""
         self.begun = True
+        self.publish_from = self.store.retired()[0]
         numbers = self.store.publication_numbers()
         newest = self.chain(numbers).newest(numbers)
         self.chain(numbers).after(newest or 0)  # nothing that a start needs may be removed
@@ -152,6 +154,7 @@ class SparkWriter:
             [entry for slot in now.after(self.done) if isinstance(entry := self.entry(slot), CheckpointEntry)],
             kept_pending=self.kept_pending,
             generations={table: work.generation for table, work in self.work.items()},
+            publish_from=self.publish_from,
             max_rows=100,
         )
         if batch is None:

@@ -117,6 +117,14 @@ def test_a_kept_cut_ends_its_batch_and_an_inside_one_is_kept_at_the_next_that_ca
     assert pending.kept
 
 
+def test_after_a_restore_to_before_what_retention_noted_the_first_cuts_are_applied_and_not_published() -> None:
+    """The store takes no publication before that one any more, also where retention made way for the restore."""
+    batch = next_batch([checkpoint(2), checkpoint(3, kept=True)], publish_from=7)
+    assert (slots(batch), batch and batch.publish, batch and batch.kept) == ([2, 3], False, True)
+    later = next_batch([checkpoint(3), checkpoint(11), checkpoint(12)], publish_from=7)
+    assert (slots(later), later and later.publish) == ([3, 11, 12], True)
+
+
 def test_nothing_is_applied_together_over_a_truncate_or_a_generation() -> None:
     assert slots(next_batch([checkpoint(2, rows=1), checkpoint(3, rows=2, truncated_at=7)])) == [2]
     assert slots(next_batch([checkpoint(3, rows=2, truncated_at=7), checkpoint(4)])) == [3, 4]
