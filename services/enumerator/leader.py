@@ -238,7 +238,8 @@ class Leader:
         self.completed_at = 0.0  # of the newest checkpoint
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
         self._wanted: str | None = None  # nonce of the entry that is being written
-        self._ordered: tuple[str | None, int] | None = None  # request and commands of an entry that may be written
+        # Slot, request and commands of a checkpoint whose entry may be in the journal, or may still come to be there.
+        self._ordered: tuple[int, str | None, int] | None = None
         self._since = 0.0  # when gathering began, or newcomers appeared
         self._rescale: str | None = None  # why the members must change, after a checkpoint
         self._expected = {"reader": settings.readers, "writer": settings.writers}  # how many to wait for
@@ -378,7 +379,7 @@ class Leader:
     def may_have(self, command: Command, request: str) -> bool:
         """Whether a checkpoint that the journal has, or may have since its entry was ordered, answers `request`, or has
         the command, if it is one of the enumerator."""
-        asked, last = self._ordered or (None, 0)
+        _, asked, last = self._ordered or (0, None, 0)
         if command.kind in TABLE_KINDS:
             return command.n <= max(last, self.kept_commands if self.leads else 0)
         return request in (asked, self.answered)
@@ -437,7 +438,7 @@ class Leader:
                 return self._failed(cause, now, halts=member.halts, lost=member.lost)
         if any(present[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
             self._rescale = "services of this epoch are leaving"  # after a checkpoint, so that no work is repeated
-        elif not self._has_newcomers():
+        elif self.ended is not None or not self._has_newcomers():  # a pipeline that has ended needs no more of them
             self._since = now
         elif now - self._since > SETTLE_SECONDS:
             self._rescale = "new services are present"
@@ -508,7 +509,8 @@ class Leader:
 
     def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:
         self.agenda.read(event)
-        self._ordered = None
+        if self._ordered is not None and event.tail >= self._ordered[0]:
+            self._ordered = None
         self.requests = [request for request in self.requests if self.agenda.awaits(request)]
         self.tail, self.base, self.answered = event.tail, self.agenda.base(event.base), event.answered
         left = self.base != event.base  # a restore leaves the checkpoints after its base behind
@@ -583,6 +585,7 @@ class Leader:
         """Our entry is in the journal: the proposed epoch, or the checkpoint in flight."""
         if slot != self.tail + 1:
             raise ProtocolError(f"our entry was written to slot {slot}, and was meant for slot {self.tail + 1}")
+        self._ordered = None  # a checkpoint's that was meant for this slot is refused from now on
         if self.state == PROPOSING:
             self.tail, self.epoch, self.state, self._since, self._wanted = slot, slot, OPENING, now, None
             self._lost_again = False
@@ -593,7 +596,6 @@ class Leader:
         if self.in_flight[1] == THE_STOP:
             self.ended = slot
         request, self.answered = self.in_flight[1], self.in_flight[1]
-        self._ordered = None
         self.tail, self.base, self.in_flight, self._wanted, self.anew = slot, slot, None, None, None
         # Sooner it would prove nothing: checkpoints complete also while the stream can't go on.
         if now - self._led_since > MENDED_SECONDS:
@@ -653,6 +655,8 @@ class Leader:
         """Start the next checkpoint if none is in flight and it is due or requested."""
         if self.state != LEADING or self.in_flight is not None or self.process is None or self.enumerator is None:
             return []
+        if self._rescale and self.ended is not None:
+            return self._next_epoch(self._rescale)  # the pipeline's last checkpoint has all of the work
         ended = self.enumerator.ended
         if ended and not self._last_asked:
             self._last_asked = True
@@ -702,7 +706,7 @@ class Leader:
             name=self.agenda.name_of(request),
             written_at=now,
         )
-        self._ordered = request, self._saving_commands
+        self._ordered = order.slot, request, self._saving_commands
         return WriteEntry(entry=entry)
 
     # --- invariants ---

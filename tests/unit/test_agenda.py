@@ -697,6 +697,23 @@ def test_what_a_checkpoint_may_have_is_not_cancelled_before_the_journal_tells() 
     assert (second.n, second.state, second.result["checkpoint"]) == (2, "done", 3)
 
 
+def test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_still_take_its_slot() -> None:
+    """1. The entry of a savepoint is being written when its epoch fails. 2. It is cancelled; the journal, read then,
+    does not have the entry yet. 3. The next epoch's entry takes that slot, so the savepoint's never will."""
+    bench = leading()
+    tail = bench.leader.tail
+    commands = (_command(1, "savepoint", name="s"), _command(2, "cancel_command", command=1))
+    bench.command("savepoint", name="s")
+    bench.wait(0.2)
+    bench.complete()
+    bench.tell(EpochFailed(epoch=1, cause="lost"))
+    bench.command("cancel_command", command=1)
+    bench.tell(JournalRead(tail=tail, base=None, commands=commands))
+    assert bench.outcomes() == []
+    bench.written()
+    assert (bench.finish().n, bench.outcomes()[0].state) == (1, "cancelled")
+
+
 @pytest.mark.parametrize("then", ["pause", "cancel_command"])
 def test_a_next_leader_answers_what_its_predecessor_carried_out_whatever_was_asked_since(then: str) -> None:
     bench = Operated()

@@ -619,6 +619,23 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     assert bench.leader.in_flight is None
 
 
+def test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let_go_without_a_checkpoint() -> None:
+    bench = LeaderBench(interval=1000.0).lead()
+    bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
+    bench.wait(0.1)
+    bench.complete()
+    bench.written()
+    assert bench.leader.ended == 2
+    other = MemberSeen(incarnation="r2", role="reader")
+    bench.members = (READER, other, WRITER)
+    for _ in range(3):
+        bench.see()
+        assert bench.wait(SETTLE_SECONDS) == []
+    bench.members = (dataclasses.replace(READER, leaving=True), other, WRITER)
+    bench.see()
+    assert bench.wait(0.2) == [CloseEpoch(epoch=1), ReadJournal()]
+
+
 def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_went_on_without_it() -> None:
     """Its members may have followed a newer epoch of a leader that is gone, so that no marker ever comes."""
     bench = LeaderBench().lead()
