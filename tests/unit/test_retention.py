@@ -173,6 +173,22 @@ def test_a_savepoint_goes_by_number_by_age_or_if_it_was_given_up() -> None:
     )  # fmt: skip
 
 
+def test_a_savepoint_that_a_restore_left_behind_takes_no_other_one_s_place() -> None:
+    world = World(RetentionConfig.model_construct(grace_seconds=GRACE, savepoints=1, savepoint_days=None))
+    world.begin(None)
+    world.change(TABLES[0])
+    world.checkpoint(kept=True)  # 2
+    world.now += 2 * GRACE
+    world.checkpoint()  # 3
+    world.now += 2 * GRACE
+    world.checkpoint(kept=True)  # 4
+    world.restore(3)
+    newest_first = [world.published[n] for n in sorted(world.published, reverse=True)]
+    found = retained(newest_first, chain=world.chain, now=world.now, settings=world.config)
+    assert found is not None
+    assert (found.oldest.n, [each.n for each in found.savepoints]) == (3, [2])
+
+
 def test_nothing_goes_while_all_publications_are_within_the_grace() -> None:
     world = World(RetentionConfig.model_construct(grace_seconds=GRACE, savepoints=0, savepoint_days=None))
     world.begin(None)
