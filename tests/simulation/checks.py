@@ -395,7 +395,9 @@ def _columns_by_policy(world: World, n: int, table: str, schema: TableSchema) ->
         return
     last = earlier[-1]
     before, same = world.lake.schemas[last.schema or ""], last.generation == entry.generation
-    if policy == "halt" and before.look != schema.look:
+    # A stream without a snapshot may begin before columns that the table had when the pipeline began.
+    known = world.lake.schemas.get(last.described or "", before)
+    if policy == "halt" and schema.look not in (before.look, known.look):
         raise Failure(f"{table} shows other columns in publication {n} than before, though schema_changes is halt")
     if policy == "ignore" and same and [c.name for c in before.lake] != [c.name for c in schema.lake]:
         raise Failure(f"{table} shows other columns in publication {n} than before, though schema_changes is ignore")

@@ -131,8 +131,8 @@ class Hanging:
             entry = world.store.journal[outcome.result["checkpoint"]]
             if not isinstance(entry, CheckpointEntry) or entry.inside:
                 raise Failure(f"{entry} is to be a savepoint, and is inside a transaction")
-        elif outcome.state == "refused" and "already" in (outcome.cause or ""):
-            world.tell_story("a command before it had the same effect")
+        elif outcome.state == "refused" and ("already" in (outcome.cause or "") or outcome.orders.mode != "running"):
+            world.tell_story("a command before it had the same effect, or had stopped the pipeline")
         elif outcome.state != ("failed" if command.kind == "savepoint" else "done"):
             raise Failure(f"{command.kind} is {outcome.state} ({outcome.cause}), and the source hangs")
         world.count[f"{command.kind} {outcome.state} while the source hung"] += 1

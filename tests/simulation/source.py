@@ -547,6 +547,16 @@ class SimulatedSource:
             found += [change for change in self._changes(txn) if change.table == table]
         return found
 
+    def rebuilt(self, table: str, low: Low) -> bool:
+        """Whether a DDL since `low` made the table anew. A SELECT in a snapshot of that time is then refused (1412);
+        where columns were added or dropped in place it is not, and gives the table as it looks now."""
+        return any(
+            txn.table == table
+            and txn.ddl in ("truncate", "unlogged")
+            and not low.covers(server=self.server, end=txn.end_place, gtid=txn.gtid)
+            for txn in self.log
+        )
+
     def overlay(self, split: SnapshotSplit, rows: dict[Row, Row], low: Low, high: High) -> dict[Row, Row] | None:
         """`exact`: the chunk's changes in (low, high] laid over its rows; None if a DDL is among them."""
         changes = self.window(split.table_id, low, high)

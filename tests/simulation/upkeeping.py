@@ -171,11 +171,14 @@ def _restorable(world: World) -> list[Publication]:
     store = world.store.open()
     on_chain = set(checks.chain(world.store.journal))
     began = world.now - settings.grace_seconds
-    # One that a start far behind has made, where retention had removed another, was never to be restored.
-    late, first = set(), world.now
+    # One that a start far behind has made, where retention had removed another, was never to be restored. After a
+    # restore the chain goes on below publications that it left behind: against these one on the chain is not late.
+    late: set[int] = set()
+    first = first_on_chain = world.now
     for n in sorted(publications, reverse=True):
-        late |= {n} if publications[n].published_at > first else set()
-        first = min(first, publications[n].published_at)
+        at = publications[n].published_at
+        late |= {n} if at > (first_on_chain if n in on_chain else first) else set()
+        first, first_on_chain = min(first, at), min(first_on_chain, at) if n in on_chain else first_on_chain
     publications = {n: record for n, record in publications.items() if n not in late}
     within = [record for record in publications.values() if record.published_at > began]
     older = sorted(n for n, record in publications.items() if n in on_chain and record.published_at <= began)

@@ -1162,24 +1162,22 @@ class World:
             return False
         if connection == self.source.connection:
             return True
-        split = chunk["split"]
         self.count["connection broke while a chunk was read"] += 1
-        service.chunk = None
-        failed = ChunkFailed(
-            split_id=split.split_id, attempt=split.attempt, cause="the connection broke", remedy=Remedy.RETRY
-        )
-        self.tell(service, service.token, failed)
+        self.fail_chunk(service, chunk, "the connection broke", Remedy.RETRY)
         return False
+
+    def fail_chunk(self, service: SimulatedService, chunk: Any, cause: str, remedy: Remedy) -> None:
+        """The attempt at the chunk fails."""
+        split, service.chunk = chunk["split"], None
+        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=remedy)
+        self.tell(service, service.token, failed)
 
     def take_low(self, service: SimulatedService, chunk: Any, connection: int) -> None:
         if not self.still(service, chunk, connection):
             return
         if self.troubled and self.locks.random() < 0.05:
             self.count["chunk of a locked table"] += 1
-            split, service.chunk = chunk["split"], None
-            cause = "locked by another session"
-            locked = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=Remedy.WAIT)
-            self.tell(service, service.token, locked)
+            self.fail_chunk(service, chunk, "locked by another session", Remedy.WAIT)
             return
         low = None if self.hanging.hangs else self.source.low(self.now)
         if low is None:
@@ -1201,6 +1199,10 @@ class World:
         if split.table_id in self.source.frozen or self.hanging.hangs:  # the DDL's metadata lock
             self.count["SELECT waits for a DDL"] += not self.hanging.hangs
             self.at(0.05, self.select, service, chunk, connection)
+            return
+        if self.shape.flavour == MARIADB and self.source.rebuilt(split.table_id, chunk["low"]):
+            self.count["SELECT in a snapshot from before its table was made anew"] += 1
+            self.fail_chunk(service, chunk, "table definition has changed", Remedy.RESTART)
             return
         chunk["rows"] = self.source.select(split)
         chunk["schema"] = self.source.schema(split.table_id)
@@ -1226,14 +1228,7 @@ class World:
             chunk["rows"] = self.source.overlay(split, chunk["rows"], chunk["low"], chunk["high"])
         other = chunk["schema"].hash != split.schema.hash
         if chunk["rows"] is None or (other and self.rng.random() < 0.5) or (self.troubled and self.rng.random() < 0.01):
-            service.chunk = None
-            failed = ChunkFailed(
-                split_id=split.split_id,
-                attempt=split.attempt,
-                cause="a DDL came between",
-                remedy=Remedy.RESTART if other else Remedy.RETRY,
-            )
-            self.tell(service, service.token, failed)
+            self.fail_chunk(service, chunk, "a DDL came between", Remedy.RESTART if other else Remedy.RETRY)
             return
         if other:
             self.count["chunk of other columns reported"] += 1
