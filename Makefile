@@ -16,7 +16,7 @@
 #                   with stand-ins for the images of registries (ACCEPTANCE_ARGS=--machine takes this machine's Docker and pulls them)
 #   make acceptance-kubernetes  the Helm chart on a Kubernetes of one node: crashes, an upgrade (builds Kubernetes at the first use)
 #   make test-full  make test with the tests marked full and many more generated cases, the demo, more seeds, 10,000,000
-#                   inputs for the decoders, both acceptances, and make test on an empty Debian 13; in all it takes hours:
+#                   inputs for the decoders, both acceptances, and unit and integration tests on an empty Debian 13; takes hours:
 #                   PART=1/5 to PART=5/5 run a part of it each, in at most 45 minutes once its programs are built
 #   make manifests  k8s/*.yaml for those without Helm, from k8s/chart (needs Helm, which the first use builds in some minutes)
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
@@ -248,7 +248,7 @@ test-full-part-4:
 	$(MAKE) --no-print-directory acceptance-kubernetes
 
 test-full-part-5:
-	SUITE=trixie .ci/bare make test
+	SUITE=trixie .ci/bare make unit integration
 
 test-pythons: $(patsubst %,test-%,$(notdir $(PYTHONS)))
 

@@ -32,6 +32,7 @@ WATERMARK = "services/sources/mysql/watermark.py"
 WRITER = "services/writer/machine.py"
 CHAIN = "common/store/chain.py"
 STORE = "common/store/store.py"
+RETENTION = "spark_writer/retention.py"
 SOURCE = "tests/simulation/source.py"
 LAKE = "tests/simulation/lake.py"
 WORLD = "tests/simulation/world.py"
@@ -291,8 +292,8 @@ MUTANTS = (
     mutant(
         "a checkpoint inside a transaction is published",
         CHAIN,
-        "        if not entry.inside:",
-        "        if True:",
+        "        if not entry.inside and entry.slot",
+        "        if entry.slot",
     ),
     mutant("a table is shown before it is live", CHAIN, "if at_cut.show and held is None:", "if done is not None:"),
     mutant(

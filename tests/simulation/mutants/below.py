@@ -3,7 +3,7 @@ rule; a world of bytes (stream, store, channels) or a file of unit tests must no
 
 from __future__ import annotations
 
-from tests.simulation.mutants import ENUMERATOR, LEADER, READER, Mutant
+from tests.simulation.mutants import CHAIN, ENUMERATOR, LEADER, READER, READER_TABLES, RETENTION, STORE, Mutant
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 PROGRESS = "services/sources/mysql/binlog/progress.py"
@@ -11,7 +11,6 @@ ROUTES = "services/sources/mysql/binlog/routes.py"
 SCANNER = "services/sources/mysql/binlog/scanner.py"
 DML = "services/sources/mysql/binlog/dml.py"
 XA = "services/sources/mysql/binlog/xa.py"
-STORE = "common/store/store.py"
 BACKENDS = "common/store/backends.py"
 LIVES = "common/store/lives.py"
 HOST = "common/mesh/host.py"
@@ -548,5 +547,47 @@ BELOW = (
         "    raised = _raised([ord(character) for character in text[:BOUND_LENGTH]], _next_character)\n",
         "    raised = [ord(character) for character in text[:BOUND_LENGTH]]\n",
         "test_file_metrics.py",
+    ),
+    unit(
+        "a table that left the stream is shown while its way back is in flight",
+        READER_TABLES,
+        "if self._cut.pop(name, None) is not None:",
+        "if self._cut.pop(name, None) is None:",
+        "test_reader.py::test_a_table_that_left_the_stream_is_told_once_and_one_that_came_back_as_it_is_now",
+    ),
+    unit(
+        "catch-up passes main when it only ends its transaction",
+        READER,
+        "until=bound, at_boundary=True",
+        "until=None, at_boundary=True",
+        "test_reader.py::test_both_cursors_end_their_transaction_when_the_stream_is_stopped_so_that_a_marker_is_taken",
+    ),
+    unit(
+        "after a restore a publication is made where the store takes none any more",
+        CHAIN,
+        "if not entry.inside and entry.slot >= publish_from:",
+        "if not entry.inside:",
+        "test_chain.py::test_after_a_restore_to_before_what_retention_noted_the_first_cuts_are_applied_and_not_published",
+    ),
+    unit(
+        "a savepoint is cancelled while its slow entry may still come",
+        LEADER,
+        "        if self._ordered is not None and event.tail >= self._ordered[0]:\n            self._ordered = None\n",
+        "        self._ordered = None\n",
+        "test_agenda.py::test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_still_take_its_slot",
+    ),
+    unit(
+        "a pipeline that has ended takes checkpoints for services that come and go",
+        LEADER,
+        "        if self._rescale and self.ended is not None:\n",
+        "        if False:\n",
+        "test_leader.py::test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let_go_without_a_checkpoint",
+    ),
+    unit(
+        "a savepoint that a restore left behind takes another one's place",
+        RETENTION,
+        "room -= record.kept and record.n in chain",
+        "room -= record.kept",
+        "test_retention.py::test_a_savepoint_that_a_restore_left_behind_takes_no_other_one_s_place",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import LEADER, READER, STORE, Mutant, mutant
+from tests.simulation.mutants import LEADER, READER, RETENTION, STORE, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
 COMMANDING = "services/enumerator/commanding.py"
@@ -13,7 +13,6 @@ MEMBER = "services/reader/member.py"
 OWNER = "spark_writer/iceberg/owner.py"
 PURGING = "spark_writer/iceberg/purging.py"
 RESTORING = "common/store/restoring.py"
-RETENTION = "spark_writer/retention.py"
 UPKEEP = "spark_writer/upkeep.py"
 NOTE = '        self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})\n'
 LOOK = "        if any(isinstance(base, int) and base < n"
@@ -124,9 +123,9 @@ LIVES: tuple[Mutant, ...] = (
         (
             (
                 RETENTION,
-                "        if oldest is None:\n            room -= record.kept\n",
+                "        if oldest is None:\n            room -=",
                 "        if oldest is None and record.n not in chain:\n            continue\n"
-                "        if oldest is None:\n            room -= record.kept\n",
+                "        if oldest is None:\n            room -=",
             ),
         ),
         tests="test_retention.py::test_a_publication_that_a_restore_left_behind_stays_within_the_grace",
