@@ -231,6 +231,7 @@ class Leader:
         self._keep_at = 0.0  # when to try again to take a savepoint
         self._ending = False  # our `cutline run` ends: the interval starts no further checkpoint
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
+        self._ended_before = False  # the base is that checkpoint, and nothing of the pipeline is to change after it
         self._last_asked = False  # the checkpoint at the stop is requested
         self.started_at = 0.0  # of the newest checkpoint, or of the epoch
         self._led_since = 0.0  # in this epoch
@@ -514,6 +515,8 @@ class Leader:
         self.requests = [request for request in self.requests if self.agenda.awaits(request)]
         self.tail, self.base, self.answered = event.tail, self.agenda.base(event.base), event.answered
         left = self.base != event.base  # a restore leaves the checkpoints after its base behind
+        as_it_was = not left and event.entered is None and self.agenda.commanded is None
+        self._ended_before = as_it_was and self.answered == THE_STOP
         self.floor = max(event.floor, event.highest) if left else event.floor
         self.settings = self.agenda.settings or event.settings or self.settings
         self.definition = self.agenda.definition
@@ -629,6 +632,8 @@ class Leader:
         self.enumerator.leave_behind(self.floor)
         if self.anew:
             self.enumerator.begin_anew(self.anew)
+        elif self._ended_before and self.enumerator.ended:
+            self.ended, self._last_asked = self.base, True
         self.kept_commands = self.enumerator.commands_done
         self.enumerator.limits = self.limits  # a restored part has those of its time
         topology = self.enumerator.plan.topology

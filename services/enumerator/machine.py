@@ -302,6 +302,8 @@ class Enumerator:
         if not self.at_stop and self.stop_place is None:
             return False
         phases = {table.phase for table in self.tables.values()}
+        if any(table.pausing or table.resuming for table in self.tables.values()):
+            return False  # one is on its way out of the stream, or back into it
         return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}
 
     def _ask_for_stop(self, now: float) -> list[Effect]:

@@ -950,6 +950,23 @@ def test_a_resumed_table_is_not_shown_while_its_way_back_into_the_stream_is_in_f
     assert (entered.phase, entered.show) == ("catch-up", False)
 
 
+def test_at_the_stop_a_table_on_its_way_out_of_the_stream_or_back_is_waited_for() -> None:
+    """Else the last checkpoint would lack it, and no other follows."""
+    bench = live(EnumeratorBench().begin())
+    bench.get(StreamStopped())
+    assert bench.machine.ended
+    commanded(bench, "pause_table")
+    assert not bench.machine.ended
+    bench.get(TablePaused(table_id="d.t", generation=1, schema=SCHEMA, low=low(500), high=high(500)))
+    assert bench.machine.ended
+    commanded(bench, "resume_table", 2)
+    assert not bench.machine.ended
+    bench.tell(PlaceFound(table_id="d.t", generation=1, kept=True))
+    assert not bench.machine.ended
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
+    assert bench.machine.ended
+
+
 def test_a_paused_table_whose_changes_are_purged_is_read_again() -> None:
     bench = live(EnumeratorBench().begin())
     commanded(bench, "pause_table")

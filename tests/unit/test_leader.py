@@ -619,6 +619,28 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     assert bench.leader.in_flight is None
 
 
+def test_an_epoch_after_the_stop_takes_no_further_checkpoint_unless_something_was_to_change() -> None:
+    """1. The last checkpoint is kept. 2. A service is gone: the next epoch goes on from it, and has ended too. 3. One
+    that carries out a command takes a last checkpoint again."""
+    bench = LeaderBench(interval=1000.0).lead()
+    bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
+    bench.wait(0.1)
+    bench.complete()
+    bench.written()
+    for entered, ended in ((None, 2), (7, None)):
+        bench.tell(EpochFailed(epoch=bench.leader.epoch, cause="a channel is gone"))
+        bench.now += 100.0
+        bench.see()
+        tail = bench.leader.tail
+        bench.tell(JournalRead(tail=tail, base=2, answered=THE_STOP, entered=entered))
+        bench.written()
+        restored = Enumerator(bench.leader._plan())
+        restored.at_stop = True
+        bench.tell(EpochOpened(epoch=tail + 1, enumerator=restored))
+        bench.wait(0.1)
+        assert (bench.leader.ended, bench.leader.in_flight) == (ended, None if ended else (tail + 2, THE_STOP))
+
+
 def test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let_go_without_a_checkpoint() -> None:
     bench = LeaderBench(interval=1000.0).lead()
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
