@@ -57,7 +57,7 @@ def retained(
     room = settings.savepoints
     for record in records:
         if oldest is None:
-            room -= record.kept and record.n in chain  # what a restore left behind takes no savepoint's place
+            room -= record.kept and record.n in chain and record.n not in released  # else it takes no other one's place
             if record.n in chain and record.published_at <= now - settings.grace_seconds:
                 oldest = record
         elif not record.kept:

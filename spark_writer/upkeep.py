@@ -119,7 +119,7 @@ class Upkeep:
             )
             if found is not None:
                 kept = {record.n for record in found.savepoints}
-                if not self._store.may_retire(found.oldest.n, kept):
+                if not self._store.may_retire(found.oldest.n, kept, w=self._progress.w):
                     return self._changed
                 for record in found.released:
                     self._untag(record)
@@ -362,7 +362,7 @@ class Upkeep:
         """
         try:
             released = set(self._released)
-            self._store.retire(n, kept, released, ask=self._ask)
+            self._store.retire(n, kept, released, w=self._progress.w, ask=self._ask)
             self._released.difference_update(released)
             published = self._progress.published
             shown = published.tables if published is not None else {}

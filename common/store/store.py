@@ -16,8 +16,8 @@ Layout below the folder of a pipeline, `{store}/{name}.{id}/` (lives.py):
 | `staged/{name}` | Parquet of one table's records | the writers |
 | `publications/{n:010d}.json` | checkpoint n is applied, envelope | the Spark writer |
 | `spark/{w:010d}.json` | number w belongs to one start of the Spark writer, envelope | the Spark writer |
-| `retired/{n:010d}.json` | what only restores to before n need is removed, but for savepoints | the Spark writer |
-| `released/{n:010d}.json` | savepoint n is no longer kept, envelope | the leader |
+| `retired/{number:010d}.json` | what only restores to before n need is removed, but for savepoints | the Spark writer |
+| `released/{n:010d}.json` | savepoint n is no longer kept, by which command, envelope | the leader |
 | `deleting.json` | the pipeline is being deleted | the leader |
 | `purged.json` | the lake has nothing more of a pipeline that is being deleted | the Spark writer |
 | `index/{table}.{nonce}.keys` | where some of a lake table's keys are; made again if missing | the Spark writer |
@@ -366,9 +366,11 @@ class PipelineStore:
 
     # Savepoints that are no longer kept
 
-    def release(self, n: int) -> None:
-        """Note that savepoint `n` need not be kept any longer: retention forgets it, and the lake's tag of it."""
-        self._put(f"released/{n:010d}.json", {"n": n})
+    def release(self, n: int, command: int) -> bool:
+        """Note that savepoint `n` need not be kept any longer, since this command says so: retention forgets it, and
+        the lake's tag of it. False if another command said so before."""
+        path = f"released/{n:010d}.json"
+        return self._put(path, {"n": n, "command": command}) or (self._get(path) or {}).get("command") == command
 
     def released(self) -> set[int]:
         """Return the numbers of these savepoints."""
@@ -378,10 +380,21 @@ class PipelineStore:
 
     def retired(self) -> tuple[int, frozenset[int]]:
         """Return the publication before which retention has removed what a restore needs, except for the savepoints in
-        the set; 0 if it has removed nothing."""
-        numbers = self._numbers("retired")
-        body = self._get(f"retired/{max(numbers):010d}.json") if numbers else None
+        the set, by the newest note; 0 if it has removed nothing."""
+        _, body = self._retired_note()
         return (0, frozenset()) if body is None else (body["n"], frozenset(body["kept"]))
+
+    def _retired_note(self) -> tuple[int, dict[str, Any] | None]:
+        """The newest note about what is removed, and its number."""
+        number = max(self._numbers("retired"), default=0)
+        return number, self._get(_retired_path(number)) if number else None
+
+    def _note_retired(self, body: Mapping[str, Any]) -> int:
+        """Put a note after all others, and return its number."""
+        number = max(self._numbers("retired"), default=0) + 1
+        while not self._put(_retired_path(number), body):
+            number += 1
+        return number
 
     def put_deleting(self) -> None:
         """Note that the pipeline is being deleted, where a look costs less than one at the standing orders."""
@@ -620,15 +633,27 @@ class PipelineStore:
                 )
         return sorted(old)
 
-    def may_retire(self, n: int, kept: Collection[int] = ()) -> bool:
-        """Note that what only a restore to before publication `n` needs is removed from now on, except for the cuts
-        `kept`; False if such a restore is under way, so nothing may be.
+    def may_retire(self, n: int, kept: Collection[int] = (), *, w: int = 0) -> bool:
+        """Note that start `w` of the Spark writer removes from now on what only a restore to before publication `n`
+        needs, except for the cuts `kept`; False if such a restore is under way, so nothing may be removed.
 
         Call it before anything is removed, here or in the lake. A restore is commanded before a leader reads that note,
         and this reads the commands after it was written: so either the leader refuses the restore, or this sees it, as
-        a command without an outcome, as a standing order, or by an epoch that has left `n` behind.
+        a command without an outcome, as a standing order, or by an epoch that has left `n` behind. The note that was
+        in vain is followed by one that says what was before, unless another start has noted something meanwhile.
         """
-        self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})
+        _, before = self._retired_note()
+        known: dict[str, Any] = {"n": 0, "kept": []} if before is None else before
+        least = {n} if n < known["n"] else set()  # after a restore to a savepoint from before the last note
+        note = {"n": max(n, known["n"]), "kept": sorted({*kept, *least}), "w": w}
+        number = None if note == before else self._note_retired(note)
+        allowed = self._nothing_goes_back(n, kept)
+        if not allowed and number is not None and number == max(self._numbers("retired"), default=0):
+            self._note_retired({**known, "w": w})
+        return allowed
+
+    def _nothing_goes_back(self, n: int, kept: Collection[int]) -> bool:
+        """Whether the pipeline goes on from publication `n` or a later one, and no command says otherwise."""
         newest = self.commands.newest_outcome()
         asked = [c.arguments.get("checkpoint") for c in self.commands.unfinished(newest) if c.kind == "restore"]
         asked.append(None if newest is None else newest.orders.base)
@@ -645,6 +670,7 @@ class PipelineStore:
         kept: Collection[int] = (),
         released: Collection[str] = (),
         *,
+        w: int = 0,
         ask: Callable[[], None] = lambda: None,
     ) -> None:
         """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
@@ -661,25 +687,25 @@ class PipelineStore:
             self._folder.remove(path)
 
         ask()
-        if not self.may_retire(n, kept):
+        if not self.may_retire(n, kept, w=w):
             return
-        for older in self._numbers("retired"):
-            if older < n:
-                remove(f"retired/{older:010d}.json")
+        for older in sorted(self._numbers("retired"))[:-1]:
+            remove(_retired_path(older))
         publications = self._publication_bodies()
         used = self._used_here(publications)
         if used > max(self._numbers("used"), default=0):
             self._put(f"used/{used:010d}.json", {"n": used})
-        self._retire_entries(n, kept, released, used, remove)
+        # Before their entries: without these a publication that a restore left behind would seem to be on the chain.
         needed = {at for at in publications if at >= n or at in kept}
         needed |= _bases(needed, publications)
         for at in sorted(publications.keys() - needed):
             remove(_publication_path(at))
         starts = {at: publications[at]["w"] for at in needed & publications.keys()}
         newest = starts[max(starts)] if starts else 0
-        for w in sorted(self._numbers("spark")):
-            if w < newest and w not in starts.values():
-                remove(f"spark/{w:010d}.json")
+        for start in sorted(self._numbers("spark")):
+            if start < newest and start not in starts.values():
+                remove(f"spark/{start:010d}.json")
+        self._retire_entries(n, kept, released, used, remove)
 
     def _publication_bodies(self) -> dict[int, dict[str, Any]]:
         return {n: body for n in self.publication_numbers() if (body := self._get(_publication_path(n)))}
@@ -777,6 +803,10 @@ class PipelineStore:
 
 def _entry_path(slot: int) -> str:
     return f"journal/{slot:010d}.json"
+
+
+def _retired_path(number: int) -> str:
+    return f"retired/{number:010d}.json"
 
 
 def _publication_path(n: int) -> str:

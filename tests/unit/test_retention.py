@@ -189,6 +189,21 @@ def test_a_savepoint_that_a_restore_left_behind_takes_no_other_one_s_place() -> 
     assert (found.oldest.n, [each.n for each in found.savepoints]) == (3, [2])
 
 
+def test_a_savepoint_that_was_given_up_within_the_grace_takes_no_other_one_s_place() -> None:
+    world = World(RetentionConfig.model_construct(grace_seconds=GRACE, savepoints=1, savepoint_days=None))
+    world.begin(None)
+    world.change(TABLES[0])
+    world.checkpoint(kept=True)  # 2
+    world.now += 2 * GRACE
+    world.checkpoint()  # 3
+    world.now += 2 * GRACE
+    world.checkpoint(kept=True)  # 4
+    newest_first = [world.published[n] for n in sorted(world.published, reverse=True)]
+    found = retained(newest_first, chain=world.chain, now=world.now, settings=world.config, released={4})
+    assert found is not None
+    assert (found.oldest.n, [each.n for each in found.savepoints]) == (3, [2])
+
+
 def test_nothing_goes_while_all_publications_are_within_the_grace() -> None:
     world = World(RetentionConfig.model_construct(grace_seconds=GRACE, savepoints=0, savepoint_days=None))
     world.begin(None)

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fsspec.spec import AbstractBufferedFile
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store import backends
+from cutline.common.store.chain import follow
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Folder
 from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
@@ -1003,9 +1005,76 @@ def test_nothing_is_retired_that_a_restore_under_way_needs(shop: PipelineStore, 
         shop.commands.put_outcome(Outcome(n=1, state="done", at=1.0, orders=orders))
     shop.retire(3)
     assert shop.entry(2) is not None
-    assert shop.retired() == (3, frozenset())  # so that no other restore to before it begins
+    assert shop.retired() == (0, frozenset())  # it was in vain, so whatever could be restored still can
     shop.retire(3, kept={2})
     assert shop.entry(2) is not None
+
+
+def kept_until(shop: PipelineStore, last: int, *, kept: Collection[int] = ()) -> None:
+    """Checkpoints 2 to `last` of one epoch, each published."""
+    shop.put_entry(records.epoch(1))
+    shop.claim()
+    for n in range(2, last + 1):
+        shop.put_entry(records.checkpoint(n, kept=n in kept))
+        shop.publish(published(n))
+
+
+def test_a_later_round_notes_that_it_keeps_fewer_savepoints_though_the_oldest_publication_is_the_same(
+    shop: PipelineStore,
+) -> None:
+    kept_until(shop, 6, kept={2, 4})
+    assert shop.may_retire(6, {2, 4})
+    assert restorable(shop, 2)
+    assert shop.may_retire(6, {4})
+    assert (restorable(shop, 2), restorable(shop, 4)) == (False, True)
+    shop.retire(6, {4})
+    assert len(shop._numbers("retired")) == 1
+
+
+def test_after_a_restore_to_a_savepoint_from_before_the_last_note_that_note_stands_and_keeps_it(
+    shop: PipelineStore,
+) -> None:
+    kept_until(shop, 6, kept={2})
+    shop.retire(6, {2})
+    shop.put_entry(records.epoch(7, base=2))
+    assert shop.may_retire(2)
+    assert shop.retired() == (6, frozenset({2}))
+    assert restorable(shop, 2)
+
+
+def test_another_starts_note_is_not_taken_back(shop: PipelineStore) -> None:
+    kept_until(shop, 4)
+    assert shop.may_retire(3, w=1)
+    shop.commands.add("restore", {"checkpoint": 2}, by="ann", now=1.0)
+    assert not shop.may_retire(3, w=2)
+    assert shop.retired() == (3, frozenset())
+
+
+def test_a_sweep_that_is_cut_short_makes_no_savepoint_valid_that_a_restore_left_behind(shop: PipelineStore) -> None:
+    """1. A restore leaves savepoint 4 behind. 2. A sweep keeps savepoint 2, and ends in the middle. 3. The next one
+    finds 4 on no chain, as the first did."""
+    kept_until(shop, 4, kept={2, 4})
+    shop.put_entry(records.epoch(5, base=3))
+    for n in (6, 7):
+        shop.put_entry(records.checkpoint(n, 5))
+        shop.publish(published(n))
+
+    def ask() -> None:
+        if 5 not in shop.slots():
+            raise Unavailable("this start has ended")
+
+    with suppress(Unavailable):
+        shop.retire(7, {2}, ask=ask)
+    assert 4 not in follow(shop.last_slot(), shop.entry) or 4 not in shop.publication_numbers()
+
+
+def test_a_savepoint_that_was_given_up_can_not_be_restored_once_only_savepoints_are_kept(shop: PipelineStore) -> None:
+    kept_until(shop, 6, kept={2})
+    assert shop.may_retire(6, {2})
+    assert shop.release(2, 7)
+    assert shop.release(2, 7)  # repeated by the same command
+    assert not shop.release(2, 8)
+    assert not restorable(shop, 2)
 
 
 class Crossing:

@@ -551,8 +551,8 @@ BELOW = (
     unit(
         "a table that left the stream is shown while its way back is in flight",
         READER_TABLES,
-        "if self._cut.pop(name, None) is not None:",
-        "if self._cut.pop(name, None) is None:",
+        "changed.append(StreamedTable(table_id=name, generation=0",
+        "str(StreamedTable(table_id=name, generation=0",
         "test_reader.py::test_a_table_that_left_the_stream_is_told_once_and_one_that_came_back_as_it_is_now",
     ),
     unit(
@@ -586,8 +586,8 @@ BELOW = (
     unit(
         "a savepoint that a restore left behind takes another one's place",
         RETENTION,
-        "room -= record.kept and record.n in chain",
-        "room -= record.kept",
+        "room -= record.kept and record.n in chain and",
+        "room -= record.kept and",
         "test_retention.py::test_a_savepoint_that_a_restore_left_behind_takes_no_other_one_s_place",
     ),
 )

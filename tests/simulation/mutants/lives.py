@@ -14,8 +14,8 @@ OWNER = "spark_writer/iceberg/owner.py"
 PURGING = "spark_writer/iceberg/purging.py"
 RESTORING = "common/store/restoring.py"
 UPKEEP = "spark_writer/upkeep.py"
-NOTE = '        self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})\n'
-LOOK = "        if any(isinstance(base, int) and base < n"
+NOTE = "        number = None if note == before else self._note_retired(note)\n"
+LOOK = "        allowed = self._nothing_goes_back(n, kept)\n"
 
 
 def of_lives(rule: str, file: str, old: str, new: str, seeds: int = 150, first: int = 1) -> Mutant:
@@ -101,13 +101,13 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "retention looks for restores before its note, not after it",
-        ((STORE, NOTE, ""), (STORE, LOOK, NOTE + LOOK)),
+        ((STORE, NOTE + LOOK, LOOK + NOTE),),
         tests="test_store.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
     ),
     mutant(
         "a checkpoint can be restored though what it needs is being removed",
         RESTORING,
-        "if n > 0 and (n >= oldest or n in kept) else None",
+        "if n > 0 and whole else None",
         "if n > 0 else None",
         first=1270,
     ),
