@@ -631,6 +631,8 @@ class Agenda:
         """The later command that cancels this one, which was not taken yet, nor carried out by a leader before."""
         if command.kind == "cancel_command" or self._lasts(command, leader):
             return None
+        if command.kind == "delete_savepoint" and not self.taken:
+            return None  # its turn may have come before, with a leader that died before the outcome
         found = (later for later in self.queue if later.kind == "cancel_command")
         return next((later for later in found if later.arguments.get("command") == command.n), None)
 

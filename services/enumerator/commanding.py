@@ -212,9 +212,9 @@ class Commanding:
         n, checkpoint = command.n, command.arguments.get("checkpoint")
         number = checkpoint if isinstance(checkpoint, int) and checkpoint > 0 else 0
         entry = self.store.entry(number) if number else None
-        if not isinstance(entry, CheckpointEntry) or not entry.kept or number in self.store.released():
+        savepoint = isinstance(entry, CheckpointEntry) and entry.kept
+        if not savepoint or not self.store.release(number, n):  # repeated after an unclear answer it is done, too
             return refused(n, f"checkpoint {checkpoint} is no savepoint", "look at the list of savepoints")
-        self.store.release(number)
         return CommandAnswered(n=n, state="done", result={"checkpoint": number})
 
     def _find_outcome(self, command: Command) -> Event:

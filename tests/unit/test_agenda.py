@@ -29,6 +29,7 @@ from cutline.services.enumerator.events import (
     OutcomeWritten,
     PutDefinition,
     ReadJournal,
+    ReleaseSavepoint,
     Settings,
     TablesFound,
     WriteEntry,
@@ -712,6 +713,18 @@ def test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_st
     assert bench.outcomes() == []
     bench.written()
     assert (bench.finish().n, bench.outcomes()[0].state) == (1, "cancelled")
+
+
+def test_a_savepoint_that_a_leader_may_have_released_is_released_though_that_was_cancelled() -> None:
+    """1. A leader notes that a savepoint is given up, and dies before the outcome. 2. It is cancelled. 3. The next
+    leader repeats the note, and says that it is done."""
+    bench = Operated()
+    bench.see()
+    commands = (_command(1, "delete_savepoint", checkpoint=2), _command(2, "cancel_command", command=1))
+    bench.tell(JournalRead(tail=2, base=2, commands=commands))
+    bench.written()
+    assert bench.outcomes() == []
+    assert bench.last(ReleaseSavepoint).command == commands[0]
 
 
 @pytest.mark.parametrize("then", ["pause", "cancel_command"])
