@@ -148,8 +148,8 @@ class StreamTables:
         for name in self._uncut:
             table = self.by_name.get(name)
             if table is None:
-                if self._cut.pop(name, None) is not None:
-                    changed.append(StreamedTable(table_id=name, generation=0, schema="", live=False))
+                self._cut.pop(name, None)  # maybe only the base's entry, which has what was in flight, knows it
+                changed.append(StreamedTable(table_id=name, generation=0, schema="", live=False))
                 continue
             streamed = StreamedTable(
                 table_id=name, generation=table.generation, schema=table.schema.hash, live=table.live
