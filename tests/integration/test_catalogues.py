@@ -29,6 +29,7 @@ from cutline.spark_writer.iceberg import files, objects
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.owner import Owner
 from cutline.spark_writer.serve import PipelineApplier
+from tests import records
 from tests.conftest import started
 from tests.integration.lakes import in_lake
 from tests.integration.mesh import waited
@@ -172,7 +173,7 @@ def test_of_conditional_puts_at_the_same_moment_one_wins(on_s3: S3, tmp_path: Pa
 @pytest.mark.full
 def test_a_staged_object_exists_once_it_is_whole(on_s3: S3, tmp_path: Path) -> None:
     """Files of one part and of several; a dropped one leaves neither an object nor an upload."""
-    pipeline = Store(f"s3://lake/{tmp_path.name}").pipeline("shop")
+    pipeline = records.begun(f"s3://lake/{tmp_path.name}")
     for size in (100, 12_000_000):
         file = pipeline.open_staged(f"0000000001.w.{size}.parquet")
         file.write(b"x" * size)
@@ -180,7 +181,7 @@ def test_a_staged_object_exists_once_it_is_whole(on_s3: S3, tmp_path: Path) -> N
         dropped = pipeline.open_staged(f"0000000001.w.{size}-dropped.parquet")
         dropped.write(b"x" * size)
         dropped.discard()
-    found = backend_of(f"s3://lake/{tmp_path.name}/shop").names("staged")
+    found = backend_of(f"s3://lake/{tmp_path.name}/{pipeline.life.folder}").names("staged")
     assert sorted(found) == ["0000000001.w.100.parquet", "0000000001.w.12000000.parquet"]
 
 

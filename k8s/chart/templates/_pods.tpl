@@ -25,9 +25,9 @@ env:
 {{- if .Values.redis.bundled }}
 {{- $host := printf "%s-redis:6379/0" (include "cutline.fullname" .) }}
 {{- with .Values.redis.password.existingSecret }}
-- name: CUTLINE_REDIS_PASSWORD
+- name: REDIS_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.redis.password.key }}}}
-- {name: CUTLINE_REDIS_URL, value: "redis://:$(CUTLINE_REDIS_PASSWORD)@{{ $host }}"}
+- {name: CUTLINE_REDIS_URL, value: "redis://:$(REDIS_PASSWORD)@{{ $host }}"}
 {{- else }}
 - {name: CUTLINE_REDIS_URL, value: "redis://{{ $host }}"}
 {{- end }}
