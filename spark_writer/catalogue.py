@@ -140,7 +140,7 @@ def check_answers(sink: Mapping[str, Any]) -> None:
                 if not barred(str(wire.getpeername()[0])):
                     return
             refusals.append(f"{host}:{port}")
-        except OSError:  # why, is for nobody who may only name an address
+        except (OSError, UnicodeError):  # or no name that can be asked for: why, is for nobody who may only name it
             refusals.append(f"{host}:{port}")
     if refusals:
         raise Unavailable(

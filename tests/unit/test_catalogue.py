@@ -157,6 +157,11 @@ def test_a_catalogue_server_that_is_away_is_said(uri: str) -> None:
         catalogue.check_answers(sink("/lake", uri=address))
 
 
+def test_a_catalogue_at_a_host_that_is_no_name_does_not_answer() -> None:
+    with pytest.raises(Unavailable, match=r"does not answer \(a\.\.b:5432\)"):
+        catalogue.check_answers(sink("/lake", uri="jdbc:postgresql://a..b:5432/lake"))
+
+
 @pytest.mark.parametrize("uri", ["", "jdbc:sqlite:/lake/catalog.db", "jdbc:h2:mem:x"])
 def test_a_catalogue_without_a_server_is_not_asked(uri: str) -> None:
     catalogue.check_answers(sink("/lake", uri=uri))

@@ -138,3 +138,9 @@ def test_a_server_that_asks_for_a_file_of_this_machine_gets_none(tmp_path: Path)
         with pytest.raises(SourceRefused, match="asked for a file of this machine"):
             ask(connect(Source(host="127.0.0.1", port=server.port, user="cdc", password="x")), "SELECT 1")
     assert not any(b"only this machine" in answer for answer in server.received)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "x" * 64 + ".com", "\u00e9" * 80, "\x83\x12GY"])
+def test_a_host_that_is_no_name_is_refused_as_an_unknown_one(host: str) -> None:
+    with pytest.raises(SourceRefused, match=r"The host name in .* is unknown; correct source\.host"):
+        connect(Source(host=host, user="u", password="p"))

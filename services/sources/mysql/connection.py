@@ -266,6 +266,10 @@ def connect(source: Source) -> Connection:
     """
     context = tls.context(source.tls, source.address)
     try:
+        source.host.encode("idna")  # as the resolver does: a name such as `a..b` can't be asked for
+    except UnicodeError as error:
+        raise SourceRefused(_unknown_host(str(source))) from error
+    try:
         with translate_errors(str(source)), tls.refusals(source.tls, source.address):
             return _connected(source, context)
     except SourceRefused:
@@ -377,12 +381,16 @@ def translate_errors(subject: str, table: str | None = None) -> Iterator[None]:
         raise Unavailable(f"The connection to {subject} broke ({error}); is the server up?") from error
 
 
+def _unknown_host(subject: str) -> str:
+    return f"The host name in {subject} is unknown; correct source.host"
+
+
 def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> CutlineError:
     code, text = (*error.args, "", "")[:2]
     reason = f"{text or error} ({code})" if isinstance(code, int) and code else str(error)
     cause = getattr(error, "original_exception", None)
     if isinstance(cause, socket.gaierror) and cause.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", -5)):
-        return ConfigError(f"The host name in {subject} is unknown; correct source.host")
+        return ConfigError(_unknown_host(subject))
     if code in NO_SELECT and table is not None:
         return SourceLost(
             f"{table} may not be read: {reason}; GRANT SELECT ON {quoted_table(table)} to the user of {subject}", table
