@@ -116,11 +116,14 @@ class Entries:
 
     def stream(self, changed: Iterable[StreamedTable]) -> set[str]:
         """Take the tables that the incremental split reports at the next entry's cut; return their names."""
-        streamed = {table.table_id: table for table in changed}
-        self._streamed |= streamed
-        for name in [name for name, table in streamed.items() if table.generation == 0]:  # it left the split
-            del self._streamed[name]
-        return set(streamed)
+        names = set()
+        for table in changed:
+            names.add(table.table_id)
+            if table.generation:
+                self._streamed[table.table_id] = table
+            else:  # it left the split
+                self._streamed.pop(table.table_id, None)
+        return names
 
     def enter(self, tables: dict[str, Table], streamed: Collection[str]) -> dict[str, TableEntry]:
         """The tables of the next entry. `tables` are the enumerator's at its cut, `streamed` the names of those that

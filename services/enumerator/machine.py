@@ -301,9 +301,9 @@ class Enumerator:
         """Whether the pipeline is at its stop, and every table is shown there or never will be."""
         if not self.at_stop and self.stop_place is None:
             return False
-        phases = {table.phase for table in self.tables.values()}
         if any(table.pausing or table.resuming for table in self.tables.values()):
             return False  # one is on its way out of the stream, or back into it
+        phases = {table.phase for table in self.tables.values()}
         return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}
 
     def _ask_for_stop(self, now: float) -> list[Effect]:

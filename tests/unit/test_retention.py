@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -173,33 +174,21 @@ def test_a_savepoint_goes_by_number_by_age_or_if_it_was_given_up() -> None:
     )  # fmt: skip
 
 
-def test_a_savepoint_that_a_restore_left_behind_takes_no_other_one_s_place() -> None:
+@pytest.mark.parametrize("why", ["a restore left it behind", "a person gave it up"])
+def test_a_savepoint_within_the_grace_that_is_not_kept_takes_no_other_one_s_place(why: str) -> None:
     world = World(RetentionConfig.model_construct(grace_seconds=GRACE, savepoints=1, savepoint_days=None))
     world.begin(None)
     world.change(TABLES[0])
-    world.checkpoint(kept=True)  # 2
-    world.now += 2 * GRACE
-    world.checkpoint()  # 3
-    world.now += 2 * GRACE
+    for kept in (True, False):  # 2, 3
+        world.checkpoint(kept=kept)
+        world.now += 2 * GRACE
     world.checkpoint(kept=True)  # 4
-    world.restore(3)
+    if why == "a restore left it behind":
+        world.restore(3)
+    else:
+        world.released = {4}
     newest_first = [world.published[n] for n in sorted(world.published, reverse=True)]
-    found = retained(newest_first, chain=world.chain, now=world.now, settings=world.config)
-    assert found is not None
-    assert (found.oldest.n, [each.n for each in found.savepoints]) == (3, [2])
-
-
-def test_a_savepoint_that_was_given_up_within_the_grace_takes_no_other_one_s_place() -> None:
-    world = World(RetentionConfig.model_construct(grace_seconds=GRACE, savepoints=1, savepoint_days=None))
-    world.begin(None)
-    world.change(TABLES[0])
-    world.checkpoint(kept=True)  # 2
-    world.now += 2 * GRACE
-    world.checkpoint()  # 3
-    world.now += 2 * GRACE
-    world.checkpoint(kept=True)  # 4
-    newest_first = [world.published[n] for n in sorted(world.published, reverse=True)]
-    found = retained(newest_first, chain=world.chain, now=world.now, settings=world.config, released={4})
+    found = retained(newest_first, chain=world.chain, now=world.now, settings=world.config, released=world.released)
     assert found is not None
     assert (found.oldest.n, [each.n for each in found.savepoints]) == (3, [2])
 

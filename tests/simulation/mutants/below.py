@@ -588,6 +588,6 @@ BELOW = (
         RETENTION,
         "room -= record.kept and record.n in chain and",
         "room -= record.kept and",
-        "test_retention.py::test_a_savepoint_that_a_restore_left_behind_takes_no_other_one_s_place",
+        "test_retention.py::test_a_savepoint_within_the_grace_that_is_not_kept_takes_no_other_one_s_place",
     ),
 )
