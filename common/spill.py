@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Spill:
             self._file = tempfile.TemporaryFile(buffering=0)
         self._size = 0
 
-    def put(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Extent:
+    def put(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Extent:
         """Append the batches. Raises Unavailable if the disk is full."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as stream:

@@ -142,18 +142,17 @@ def _divided(tables: Iterable[pa.Table], layout: Layout) -> Iterator[tuple[str, 
         yield NOWHERE, tables
         return
     held = portions(tables, limit_bytes=HELD_BYTES)
-    first = next(held, None)
-    if first is None:
-        return
-    second = next(held, None)
-    if second is None:
-        yield from _by_partition(first, layout)
+    begun = list(itertools.islice(held, 2))
+    if len(begun) < 2:
+        for rows in begun:
+            yield from _by_partition(rows, layout)
         return
     spill, extents = Spill(), dict[str, list[Extent]]()
-    for rows in itertools.chain((first, second), held):
-        for partition, own in _by_partition(rows, layout):
-            batches = [batch for group in own for batch in group.to_batches()]
-            extents.setdefault(partition, []).append(spill.put(batches, rows.schema))
+    while (portion := begun.pop(0) if begun else next(held, None)) is not None:
+        for partition, own in _by_partition(portion, layout):
+            batches = (batch for group in own for batch in group.to_batches())
+            extents.setdefault(partition, []).append(spill.put(batches, portion.schema))
+        del portion  # no portion may be held while the next one is gathered
     for partition, parts in extents.items():
         yield partition, in_row_groups(pa.Table.from_batches(spill.read(at, size)) for _, at, size in parts)
 
