@@ -236,7 +236,7 @@ endif
 test-full: $(patsubst %/5,test-full-part-%,$(or $(PART),$(FULL_PARTS)))
 
 test-full-part-1 test-full-part-2: setup $(VENV)/.extra-fuzz needs-test-full
-	export CUTLINE_TEST_FULL=1; $(call pytest,$(if $(filter %-1,$@),$(filter-out tests/integration,$(SUITES)) tests/integration/test_[a-l]*.py,tests/integration/test_[m-z]*.py))
+	export CUTLINE_TEST_FULL=1; $(call pytest,$(if $(filter %-1,$@),$(filter-out tests/integration,$(SUITES)) tests/integration/test_[a-k]*.py,tests/integration/test_[l-z]*.py))
 
 test-full-part-3: setup $(VENV)/.extra-fuzz
 	$(PY) -m tests.acceptance.demo
