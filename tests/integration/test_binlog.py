@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from cutline.common.mesh.messages import CompletedSplit
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import FILE, GTID, OP, POS, ROW, SEQ, TABLE, TS
 from cutline.services.sources.mysql import watermark
+from cutline.services.sources.mysql.binlog import dump
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.connection import Source, connect
@@ -347,6 +349,29 @@ def test_idle_is_said_and_the_source_time_follows_the_heartbeat(source: Database
         assert changes.idle
         assert changes.source_time is not None
         assert changes.source_time > began + 0.5
+
+
+def test_a_reader_whose_host_vanished_holds_up_no_other_with_its_server_id(
+    source: Database, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A dump hangs in a write, since nobody takes its bytes and nobody ends its connection. 2. The server ends it in
+    the time that was set, and the dump that follows goes on."""
+    monkeypatch.setattr(dump, "UNREAD_SECONDS", 3)
+    source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, a LONGTEXT)")
+    with stream(source, [f"{database}.t"]) as it, connected(source) as (vanished, server_info):
+        at = it.position
+        source.execute(*(f"INSERT INTO {database}.t VALUES ({n}, REPEAT('x', 8000000))" for n in range(4)))
+        vanished._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # type: ignore[attr-defined]
+        dump.greet(vanished, server_info, it.server_id, 1.0, None)
+        dump.request_dump(vanished, it.server_id, at.file, at.offset)
+        hangs = f"SELECT command FROM information_schema.processlist WHERE id = {vanished.thread_id()}"
+        time.sleep(0.5)
+        begun = time.monotonic()
+        it.drain(here(source))
+        assert len(it.rows) == 4
+        while source.execute(hangs):
+            assert time.monotonic() - begun < 10
+            time.sleep(0.1)
 
 
 def test_the_position_moves_on_with_foreign_tables_and_files(source: Database, database: str) -> None:

@@ -70,8 +70,14 @@ class Line:
                     near.close()
                     continue
                 self._ends.append(far)
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=pair, daemon=True).start()
+                threading.Thread(target=self._connect, args=(near, far), daemon=True).start()
+
+    def _connect(self, near: socket.socket, far: socket.socket) -> None:
+        with near, far:  # closed in the end: whoever still writes to the one learns that the other has gone
+            back = threading.Thread(target=self._carry, args=(far, near), daemon=True)
+            back.start()
+            self._carry(near, far)
+            back.join()
 
     def _carry(self, one_end: socket.socket, other_end: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -82,7 +88,7 @@ class Line:
                         self.silent.set()
                         self._way(self.server)
                 other_end.sendall(data)
-        for end in (one_end, other_end):  # whoever still writes to the one learns that the other has gone
+        for end in (one_end, other_end):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 

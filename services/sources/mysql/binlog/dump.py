@@ -41,6 +41,10 @@ TRICKLE_SECONDS = 0.01
 second spent a quarter of its CPU time on waking up."""
 MAX_DUMP_OFFSET = (1 << 32) - 1
 """COM_BINLOG_DUMP has 32 bits for the offset."""
+UNREAD_SECONDS = 60
+"""For how long the server may wait for us to take its bytes; its own default, and not the hour of other sessions. If a
+reader's host is gone and no packet says so, its dump hangs in a write, and MariaDB begins no other dump with its server
+id meanwhile, though it has killed the old one. A reader that takes no bytes for longer begins its dump anew."""
 _SAME_SERVER_ID = 4052  # MariaDB's error for the older of two dumps with one server id; its text differs by version
 
 
@@ -181,7 +185,7 @@ def maria_state(connection: Connection, server: Server, after: Position) -> str 
 
 
 def greet(connection: Connection, server: Server, server_id: int, heartbeat_seconds: float, state: str | None) -> None:
-    """Set the session's variables for a dump, and register as a replica."""
+    """Set what a dump needs of its session, and register as a replica."""
     period = int(heartbeat_seconds * 1e9)
     settings = {"master_binlog_checksum": "'CRC32'", "master_heartbeat_period": str(period)}
     if server.mysql:
@@ -193,8 +197,9 @@ def greet(connection: Connection, server: Server, server_id: int, heartbeat_seco
         if state is not None:
             settings["slave_connect_state"] = f"'{state}'"
             settings |= {"slave_gtid_strict_mode": "1", "slave_gtid_ignore_duplicates": "0"}
+    variables = ", ".join(f"@{name} = {value}" for name, value in settings.items())
     with connection.cursor() as cursor:
-        cursor.execute("SET " + ", ".join(f"@{name} = {value}" for name, value in settings.items()))
+        cursor.execute(f"SET {variables}, SESSION net_write_timeout = {UNREAD_SECONDS}")
     _send(connection, COMMAND.COM_REGISTER_SLAVE, struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0))
     connection._read_ok_packet()  # type: ignore[attr-defined]
 
