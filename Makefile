@@ -235,17 +235,23 @@ $(error PART is one of $(FULL_PARTS), not $(PART))
 endif
 test-full: $(patsubst %/5,test-full-part-%,$(or $(PART),$(FULL_PARTS)))
 
+# Spark's tests take turns on one worker, and those of growth take a quarter of an hour of it: so they are in part 4.
+test-full-part-1: FULL_TESTS = $(filter-out tests/integration,$(SUITES)) tests/integration/test_[a-fh-k]*.py
+test-full-part-2: FULL_TESTS = tests/integration/test_[l-z]*.py
+test-full-part-4: FULL_TESTS = tests/integration/test_g*.py
+
 test-full-part-1 test-full-part-2: setup $(VENV)/.extra-fuzz needs-test-full
-	export CUTLINE_TEST_FULL=1; $(call pytest,$(if $(filter %-1,$@),$(filter-out tests/integration,$(SUITES)) tests/integration/test_[a-k]*.py,tests/integration/test_[l-z]*.py))
+	export CUTLINE_TEST_FULL=1; $(call pytest,$(FULL_TESTS))
 
 test-full-part-3: setup $(VENV)/.extra-fuzz
 	$(PY) -m tests.acceptance.demo
 	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)
 	$(PY) -m tests.fuzz --inputs 10000000
 
-test-full-part-4:
+test-full-part-4: setup $(VENV)/.extra-fuzz needs-test-full
 	$(MAKE) --no-print-directory acceptance
 	$(MAKE) --no-print-directory acceptance-kubernetes
+	export CUTLINE_TEST_FULL=1; $(call pytest,$(FULL_TESTS))
 
 test-full-part-5:
 	SUITE=trixie .ci/bare make unit integration
