@@ -180,8 +180,9 @@ async def test_a_publication_is_a_trace_of_its_checkpoint(redis: Client, store: 
     publish(shop, 2, b=20)
     with Receiver(refuse=1) as receiver:
         environment = Environment(traces_url=f"{receiver.url}/v1/traces")
-        async with Control(redis, store, environment) as control:
-            await control.shows(2, 2)
+        made = Control(redis, store, environment)
+        await made.shows(2, 2)
+        async with made as control:
             await control.has_seen(2)
             publish(shop, 3, b=30)
             await control.shows(3, 2, 3)
