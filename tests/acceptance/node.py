@@ -212,7 +212,9 @@ def _kubelet(folder: Path) -> dict[str, Any]:
         "clusterDNS": [GATEWAY],
         "clusterDomain": "cluster.local",
         "enforceNodeAllocatable": [],
-        "evictionHard": {"memory.available": "100Mi"},  # not by the disk of this machine
+        # The disk of this machine, which may be full of other things, evicts no pod and removes no image.
+        "evictionHard": {"memory.available": "100Mi"},
+        "imageGCHighThresholdPercent": 100,
         "makeIPTablesUtilChains": False,
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
