@@ -42,6 +42,7 @@ from cutline.services.sources.mysql.server import (
 from cutline.services.sources.mysql.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
 from tests.integration.key_kinds import KEYS as KINDS_OF_KEYS
+from tests.integration.mesh import waited
 from tests.integration.sources import by_tls
 from tests.servers import Database, MariaDB, MySQL
 
@@ -651,7 +652,8 @@ def test_chunks_are_read_one_after_another_on_one_connection_on_which_nothing_st
         assert keeping.read() == list(range(1, number + 1))
         assert keeping.server.execute(prepared) == before
         listed = f"SELECT COMMAND FROM information_schema.PROCESSLIST WHERE ID = {keeping.opened[0]}"
-        assert keeping.server.scalar(listed) == "Sleep"
+        # The server may set it only after its answer has arrived.
+        waited(lambda listed=listed: keeping.server.scalar(listed) == "Sleep", "a connection at rest", 5)
         open_ones = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = "
         assert keeping.server.scalar(f"{open_ones}{keeping.opened[0]}") == 0
         keeping.server.execute(f"ALTER TABLE {keeping.chunked.table_id} COMMENT 'an ALTER waits for nothing {number}'")
