@@ -18,6 +18,7 @@ import pytest
 
 from cutline.common.mesh.lease import lease_name
 from cutline.common.mesh.presence import SPARK_WRITER
+from cutline.spark_writer.leading import LEASE_SECONDS
 from tests.integration.mesh import ROOT, waited
 from tests.integration.spark_bench import Row, SparkBench, schema
 from tests.servers import Redis
@@ -110,8 +111,11 @@ class Replicas:
         return sorted(counts[process.pid] for process in processes)
 
     def until_shares(self, counts: list[int], *processes: subprocess.Popen[bytes]) -> None:
-        """Wait for the statuses: a new leader's is written at its next look, which may be after its publication."""
-        self.until(lambda: self.shares(*processes) == counts, f"the shares {counts}", MOVES_SECONDS)
+        """Wait for the statuses: a new leader's is written at its next look, which may be after its publication.
+
+        A leader that does not look for so long has lost its lease.
+        """
+        self.until(lambda: self.shares(*processes) == counts, f"the shares {counts}", LEASE_SECONDS)
 
     def until(self, condition: Callable[[], object], goal: str, seconds: float = 90.0) -> float:
         """Wait, and return for how long; a failure shows the ends of the logs."""
