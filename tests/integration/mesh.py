@@ -264,7 +264,10 @@ class Pipeline:
         return [entry for entry in self.entries() if isinstance(entry, EpochEntry)]
 
     def status(self) -> dict[str, Any]:
-        """The status that the services report; {} if Redis doesn't answer."""
+        """The status that the services report; {} if Redis doesn't answer.
+
+        It is of up to a second ago, so older than what the journal or the lake shows: wait for what it shall say.
+        """
         with contextlib.suppress(Exception), self.mesh.redis.client() as client:
             found: Any = client.hgetall(f"cutline:status:{self.store.key}")
             return merged({part.decode(): json.loads(body) for part, body in found.items()})

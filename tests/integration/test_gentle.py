@@ -78,7 +78,8 @@ def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive
         mesh.kill(leader)
         mesh.start("enumerator")
         pipeline.next_epoch(1)
-        assert pipeline.status()["enumerator"]["limits"] == {"rows_per_second": None, "bytes_per_second": size}
+        limits = {"rows_per_second": None, "bytes_per_second": size}
+        pipeline.until(lambda: pipeline.status()["enumerator"]["limits"] == limits, "the next leader to know the limit")
         keeps(pipeline, table, 300)
         throttle(pipeline.store, Limits(rows_per_second=100))
         keeps(pipeline, table, 100)
@@ -107,7 +108,9 @@ def test_a_source_that_is_away_in_the_middle_of_a_snapshot_uses_up_no_attempts_o
             source.start()
         throttle(pipeline.store, Limits())
         pipeline.until(lambda: pipeline.shows(table), "the whole table")
-        assert pipeline.status()["enumerator"]["tables"][table]["generation"] == 1
+        newest = pipeline.checkpoint()
+        assert newest is not None
+        assert newest.tables[table].generation == 1
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def test_a_pipeline_that_halted_for_a_lost_binlog_goes_on_by_its_command(
         newest = pipeline.checkpoint()
         assert newest is not None
         assert min(table.generation for table in newest.tables.values()) >= 2
-        assert pipeline.status()["enumerator"]["halted"] is None
+        pipeline.until(lambda: pipeline.status()["enumerator"]["halted"] is None, "it to show no more halt")
 
 
 @pytest.mark.parametrize("loss", LOSSES)
