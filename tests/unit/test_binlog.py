@@ -32,6 +32,7 @@ from cutline.common.positions import FilePosition, GtidSet, High, Low, Position
 from cutline.common.schema import POS, Column, SchemaChanges, TableSchema
 from cutline.services.reader.events import ChangesRead, ReadChanges
 from cutline.services.reader.machine import Reader
+from cutline.services.sources.mysql.binlog import cursor as cursor_module
 from cutline.services.sources.mysql.binlog import routes as routes_module
 from cutline.services.sources.mysql.binlog import scanner
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Stream
@@ -726,22 +727,54 @@ def test_a_decoder_that_is_in_use_is_kept() -> None:
     assert dump.stream.routes._decoders == first
 
 
+def heartbeat(log: Log, at: int) -> None:
+    name = b"binlog.000001"
+    log.packet(b"\0" + struct.pack("<IBIIIH", 0, HEARTBEAT, 1, HEADER_BYTES + len(name), at, 0) + name)
+
+
+def test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose binlog was reset goes on with its heartbeats. 1. Transactions come: nothing is asked for. 2. Each
+    read, of a second, ends as a heartbeat has come: the binlog's end is asked for once in 20 s, as beside none."""
+    log = Log(checksum=False)
+    fed, now, asked = FedCursor(log), 100.0, []
+    clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+    monkeypatch.setattr(cursor_module, "time", clock)
+    monkeypatch.setattr(fed.cursor, "_check_end", lambda position: asked.append((now, position.offset)))
+    fed.stream.verified = now
+    receive = fed.stream._dump.receive
+
+    def at_the_reads_end(scanner: Scanner, seconds: float, *, leisurely: bool = False) -> bool:
+        nonlocal now
+        fed.server_end.sendall(log.bytes)
+        log.bytes, now = b"", now + seconds
+        return receive(scanner, 1.0, leisurely=leisurely)
+
+    def read() -> None:
+        changes = fed.cursor.read(fed.at, {}, until=None, max_rows=9, max_bytes=1 << 20, wait_seconds=1.0)
+        assert not changes.idle
+        fed.at = changes.position
+
+    monkeypatch.setattr(fed.stream._dump, "receive", at_the_reads_end)
+    for number in range(1, 31):
+        log.begin(number).event(XID, bytes(8))
+        read()
+    for _ in range(45):
+        heartbeat(log, log.at)
+        read()
+    assert asked == [(151.0, log.at), (172.0, log.at)]
+
+
 def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
     """A server that passes over what a GTID set has may tell a place inside a transaction, once a second."""
     log = Log(checksum=False)
-
-    def heartbeat(at: int) -> None:
-        name = b"binlog.000001"
-        log.packet(b"\0" + struct.pack("<IBIIIH", 0, HEARTBEAT, 1, HEADER_BYTES + len(name), at, 0) + name)
-
-    heartbeat(1000)
-    heartbeat(2000)
+    heartbeat(log, 1000)
+    heartbeat(log, 2000)
     dump = FedCursor(log)
     dump.end = replace(dump.end, offset=2000)
     while dump.stream._idle_at != ("binlog.000001", 2000):
         assert dump.read(T, wait=0.1).position.offset == 4
     log.bytes = b""
-    heartbeat(2000)
+    heartbeat(log, 2000)
     dump.server_end.sendall(log.bytes)
     while dump.at.offset == 4:
         dump.read(T, wait=0.1)

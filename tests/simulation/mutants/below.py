@@ -42,6 +42,20 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 BELOW = (
     unit(
+        "a dump that only beats is not asked whether its binlog was reset",
+        CURSOR,
+        "        stays = at == self._verified_at\n",
+        "        stays = False\n",
+        "test_binlog.py::test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read",
+    ),
+    unit(
+        "a dump that moves is asked whether its binlog was reset",
+        CURSOR,
+        "        stays = at == self._verified_at\n",
+        "        stays = True\n",
+        "test_binlog.py::test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read",
+    ),
+    unit(
         "the Spark writer carries out a command that was withdrawn from it",
         "spark_writer/serve.py",
         "commands.take(n, SPARK_TAKES)) != SPARK_TAKES:",

@@ -265,7 +265,7 @@ class BinlogCursor:
         if after.inside:
             stream.scanner.stop_at_next_end()
         idle = stream.pump(time.monotonic() + wait_seconds)
-        if stream.end_must_be_checked(idle):
+        if stream.end_must_be_checked():
             self._check_end(stream.progress.position())
         changes = stream.changes(idle)
         self._at = None if changes.stopped else changes.position  # the dump has lost the event at the gate
@@ -383,6 +383,7 @@ class Stream:
         self.routes = Routes(self.progress, connect)
         self.source_time = source_time
         self.verified = 0.0  # when the binlog's end was last known not to be before the dump's place
+        self._verified_at: tuple[str, int] | None = None  # that place
         self._dump, self._server = dump, server
         self._replay = Replay(self.scanner, self.routes, Prepared(connect, server_id=server_id))
         self._statements = Statements(server, self.scanner, self.routes, self._replay, policy=schema_changes)
@@ -468,13 +469,17 @@ class Stream:
             zero_dates=+zero_dates,
         )
 
-    def end_must_be_checked(self, idle: bool) -> bool:
-        """Whether the dump has been silent so long that the binlog may have been reset."""
-        now = time.monotonic()
-        silent = idle and now - self.verified > _RESET_SECONDS
-        if silent or not idle:
-            self.verified = now
-        return silent
+    def end_must_be_checked(self) -> bool:
+        """Whether the dump has stayed at its place so long that the binlog may have been reset.
+
+        Heartbeats don't count: a server goes on with them after a reset, and one may end any read.
+        """
+        now, at = time.monotonic(), (self.scanner.file, self.scanner.pos)
+        stays = at == self._verified_at
+        due = stays and now - self.verified > _RESET_SECONDS
+        if due or not stays:
+            self.verified, self._verified_at = now, at
+        return due
 
     # ---- where a read ends ----
 
