@@ -160,7 +160,7 @@ def test_a_pipeline_is_paused_stopped_started_and_taken_back_to_a_savepoint(
             before = len(pipeline.entries())
             assert "is paused" in refused(pipeline, "checkpoint")
             assert len(pipeline.entries()) == before
-            pipeline.until(lambda: pipeline.status()["enumerator"]["mode"] == "paused", "the pause to show")
+            assert pipeline.status()["enumerator"]["mode"] == "paused"
             done(pipeline, "resume")
             pipeline.goes_on(2)
             saved = done(pipeline, "stop", savepoint="for later")

@@ -82,7 +82,7 @@ def test_each_locked_table_waits_by_itself_and_says_so_while_the_others_are_live
             pipeline.until(lambda table=table: f"{table} is locked by another session" in cause(pipeline, table), table)
             assert pipeline.phase(table) in ("waiting", "snapshot")
         assert not any(cause(pipeline, table) for table in free)
-        pipeline.until(lambda: pipeline.status()["enumerator"]["waiting_for"] is None, "it to wait for nothing")
+        assert pipeline.status()["enumerator"]["waiting_for"] is None
         held.execute("UNLOCK TABLES")
         equal(pipeline, source, [*locked, *free])
         pipeline.until(lambda: not any(cause(pipeline, table) for table in locked), "their causes to end")

@@ -272,7 +272,7 @@ def test_a_binlog_that_was_reset_halts_the_pipeline_whatever_was_logged_since(
 ) -> None:
     """1. A table is live, and some transactions were read. 2. The server forgets its binlog, while the reader is away
     or reads it; transactions go on, with the numbers that others had, fewer or more than before. 3. The pipeline halts
-    and says why (the binlog of a dump that stays where it is is looked at after 20 s, three times); no publishable
+    and says why (the binlog's end is asked for once a dump has not moved for 20 s, three times); no publishable
     checkpoint shows a row of since."""
     with kind() as server, Mesh(tmp_path, readers=1, writers=1) as mesh:
         server.execute("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY, v INT)")

@@ -466,7 +466,6 @@ class FedCursor:
         server = Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)
         self.at = Position(server="s", file="binlog.000001", offset=4, gtids=str(executed))
         self.stream = self.cursor.stream(dump, server, self.at)
-        self.stream.verified = time.monotonic()
         self.scanner = self.stream.scanner
         self.scanner.use_checksums(log.checksum)
         self.cursor._stream = self.stream
@@ -729,7 +728,8 @@ def test_a_decoder_that_is_in_use_is_kept() -> None:
 
 def heartbeat(log: Log, at: int) -> None:
     name = b"binlog.000001"
-    log.packet(b"\0" + struct.pack("<IBIIIH", 0, HEARTBEAT, 1, HEADER_BYTES + len(name), at, 0) + name)
+    header = struct.pack("<IBIIIH", 0, HEARTBEAT, 1, HEADER_BYTES + len(name), at & 0xFFFFFFFF, 0)
+    log.packet(b"\0" + header + name)
 
 
 def test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -740,7 +740,6 @@ def test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read(monk
     clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
     monkeypatch.setattr(cursor_module, "time", clock)
     monkeypatch.setattr(fed.cursor, "_check_end", lambda position: asked.append((now, position.offset)))
-    fed.stream.verified = now
     receive = fed.stream._dump.receive
 
     def at_the_reads_end(scanner: Scanner, seconds: float, *, leisurely: bool = False) -> bool:
@@ -1031,11 +1030,10 @@ def test_a_heartbeats_place_goes_on_over_4_gib_too(at: int, heartbeat_at: int) -
     dump, _ = over_4_gib(Log(checksum=False))
     dump.begin_at(replace(dump.at, offset=at))
     dump.end = replace(dump.end, offset=heartbeat_at)
-    log, name, until = Log(), b"binlog.000001", time.monotonic() + 5
+    log, until = Log(), time.monotonic() + 5
     while dump.at.offset == at and time.monotonic() < until:
         log.bytes = b""
-        header = struct.pack("<IBIIIH", 0, HEARTBEAT, 1, HEADER_BYTES + len(name), heartbeat_at & 0xFFFFFFFF, 0)
-        log.packet(b"\0" + header + name)
+        heartbeat(log, heartbeat_at)
         dump.server_end.sendall(log.bytes)
         dump.read(T, wait=0.01)
     assert dump.at.offset == heartbeat_at

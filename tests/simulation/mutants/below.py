@@ -44,14 +44,14 @@ BELOW = (
     unit(
         "a dump that only beats is not asked whether its binlog was reset",
         CURSOR,
-        "        stays = at == self._verified_at\n",
+        "        stays = at == place\n",
         "        stays = False\n",
         "test_binlog.py::test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read",
     ),
     unit(
         "a dump that moves is asked whether its binlog was reset",
         CURSOR,
-        "        stays = at == self._verified_at\n",
+        "        stays = at == place\n",
         "        stays = True\n",
         "test_binlog.py::test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read",
     ),

@@ -320,7 +320,6 @@ class BinlogCursor:
                 dump.begin_after(server, after.executed)
             else:
                 dump.begin(server, scanner, state=state)
-        stream.verified = time.monotonic()
         while not scanner.file:
             # for a dump by GTIDs the server chooses the file, and names it in its first event
             if stream.step() == NEED:
@@ -382,8 +381,7 @@ class Stream:
         self.scanner = self.progress.scanner
         self.routes = Routes(self.progress, connect)
         self.source_time = source_time
-        self.verified = 0.0  # when the binlog's end was last known not to be before the dump's place
-        self._verified_at: tuple[str, int] | None = None  # that place
+        self._still = ("", 0), 0.0  # the dump's place, and since when it is there or its binlog's end was asked for
         self._dump, self._server = dump, server
         self._replay = Replay(self.scanner, self.routes, Prepared(connect, server_id=server_id))
         self._statements = Statements(server, self.scanner, self.routes, self._replay, policy=schema_changes)
@@ -475,10 +473,11 @@ class Stream:
         Heartbeats don't count: a server goes on with them after a reset, and one may end any read.
         """
         now, at = time.monotonic(), (self.scanner.file, self.scanner.pos)
-        stays = at == self._verified_at
-        due = stays and now - self.verified > _RESET_SECONDS
+        place, since = self._still
+        stays = at == place
+        due = stays and now - since > _RESET_SECONDS
         if due or not stays:
-            self.verified, self._verified_at = now, at
+            self._still = at, now
         return due
 
     # ---- where a read ends ----
