@@ -28,7 +28,7 @@ from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.local import reduced
 from cutline.spark_writer.staged import LIVE, Staged, rows_of
-from tests import records
+from tests.support import records
 
 T = TableSchema(
     table_id="shop.orders",
