@@ -18,8 +18,8 @@ from cutline.common.store.store import Store
 from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.owner import Owner
 from tests.support import records
 from tests.support.spark_cluster import Cluster
 from tools.bench.readers import Figures
