@@ -10,8 +10,9 @@ COMMANDS_FILE = "common/store/commands.py"
 ENUMERATOR_DRIVER = "services/enumerator/driver.py"
 LIVES_FILE = "common/store/lives.py"
 READER_DRIVER = "services/reader/driver.py"
-OWNER = "spark_writer/iceberg/owner.py"
-PURGING = "spark_writer/iceberg/purging.py"
+PIPELINES = "services/enumerator/pipelines.py"
+OWNER = "spark_writer/sinks/iceberg/owner.py"
+PURGING = "spark_writer/sinks/iceberg/purging.py"
 RESTORING = "common/store/restoring.py"
 UPKEEP = "spark_writer/upkeep.py"
 NOTE = "        number = None if note == before else self._note_retired(note)\n"
@@ -62,7 +63,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     of_lives(
         "what Redis has of an ended life is not swept",
-        ENUMERATOR_DRIVER,
+        PIPELINES,
         "        if life.key in noted:\n",
         "        if life.key in ():\n",
     ),
@@ -81,7 +82,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     of_lives(
         "a deletion that was cut short needs the definition in force",
-        ENUMERATOR_DRIVER,
+        PIPELINES,
         "        if definition is None and await in_store(store.deleting):",
         "        if False:",
         first=25,
