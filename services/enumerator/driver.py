@@ -25,7 +25,7 @@ from cutline.common.mesh.messages import Limits, Marker
 from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
 from cutline.common.mesh.ports import Links, Ports
 from cutline.common.mesh.presence import WIRE, Service
-from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.mesh.topology import ENUMERATOR, ROLES
 from cutline.common.positions import Position
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
@@ -81,6 +81,7 @@ STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
+MEMBER_ROLES = frozenset(role.name for role in ROLES)
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -147,8 +148,7 @@ class EnumeratorDriver:
                 rows_per_second=config.snapshot.max_rows_per_second,
                 bytes_per_second=config.snapshot.max_bytes_per_second,
             ),
-            readers=self._environment.readers,
-            writers=self._environment.writers,
+            services={"reader": self._environment.readers, "writer": self._environment.writers},
         )
 
     async def run(self) -> None:
@@ -225,7 +225,7 @@ class EnumeratorDriver:
     def _members(self, services: list[Service]) -> list[MemberSeen]:
         members = []
         for service in services:
-            if service.role in ("reader", "writer") and self._speaks_with(service):
+            if service.role in MEMBER_ROLES and self._speaks_with(service):
                 failed = service.failed.get(self.key)
                 members.append(
                     MemberSeen(

@@ -36,7 +36,7 @@ from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, PartSaving, load_part
 from cutline.common.mesh.ports import Pool
-from cutline.common.mesh.topology import Topology, reader_name
+from cutline.common.mesh.topology import READER, WRITER, Topology, member_name
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.reader.chunk_reading import ChunkReading
@@ -87,11 +87,10 @@ class ReaderDriver:
             )
         self.host, self.ports, self.store, self.epoch = host, host.ports, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
-        self.name = reader_name(index)
-        readers, writers = entry.members.readers, entry.members.writers
-        topology = Topology.of(len(readers), len(writers))
-        unsaved = Unsaved(self.config.checkpoint.max_unsaved_bytes // len(readers), base=entry.base)
-        self.machine = Reader(name=self.name, writers=topology.writers, stream=index == 0, unsaved=unsaved)
+        self.name = member_name(READER, index)
+        topology = Topology.of(entry.members.by_role)
+        unsaved = Unsaved(self.config.checkpoint.max_unsaved_bytes // topology.counts[READER.name], base=entry.base)
+        self.machine = Reader(name=self.name, writers=topology.named(WRITER), stream=index == 0, unsaved=unsaved)
         if index == 0 and entry.base is not None:
             base = store.entry(entry.base)
             if not isinstance(base, CheckpointEntry):
@@ -113,7 +112,7 @@ class ReaderDriver:
             self.name,
             inbound=topology.inbound(self.name),
             outbound=topology.outbound(self.name),
-            channels=len(readers) * len(writers),
+            channels=topology.rows_channels(),
         )
         self.process = process
         self.loop = Loop(self._handle, self._perform, self.ports.clock)

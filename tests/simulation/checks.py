@@ -158,7 +158,7 @@ def cut_is_consistent(world: World, entry: CheckpointEntry) -> None:
     cuts = world.cuts[entry.epoch, entry.slot]
     epoch = world.store.journal[entry.epoch]
     assert isinstance(epoch, EpochEntry)
-    for sender, receiver in Topology.of(len(epoch.members.readers), len(epoch.members.writers)).cut_channels():
+    for sender, receiver in Topology.of(epoch.members.by_role).cut_channels():
         sent, taken = cuts[sender][0][receiver], cuts[receiver][1].get(sender, 0)
         if sent != taken:
             raise Failure(
@@ -213,7 +213,7 @@ def tables_are_those_of_the_parts(world: World, entry: CheckpointEntry) -> None:
     from its parts."""
     epoch = world.store.journal[entry.epoch]
     assert isinstance(epoch, EpochEntry)
-    plan = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=1, exact=world.shape.exact)
+    plan = Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=1, exact=world.shape.exact)
     store = world.store.open()
     plan = dataclasses.replace(plan, quarantine_changed=world.shape.schema_changes == "halt")
     enumerator = Enumerator.restored(plan, load_part(store, entry.parts["enumerator"]), {})
@@ -272,8 +272,8 @@ def announced_epoch_is_the_journals(world: World, order: Any) -> None:
     entry = world.store.journal.get(order.epoch)
     if not isinstance(entry, EpochEntry):
         raise Failure(f"epoch {order.epoch} is opened, and slot {order.epoch} of the journal holds no epoch")
-    named, opened = (entry.members.readers, entry.members.writers), (order.plan.readers, order.plan.writers)
-    if tuple(map(len, named)) != tuple(map(len, opened)):
+    named, opened = Topology.of(entry.members.by_role), order.plan.topology
+    if named != opened:
         raise Failure(f"epoch {order.epoch} is opened with other members than its entry names")
     if entry.base != order.base:
         raise Failure(f"epoch {order.epoch} is opened on base {order.base}, and its entry says {entry.base}")

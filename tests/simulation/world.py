@@ -35,7 +35,7 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.silence import LEADER_SECONDS, Silence
-from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
+from cutline.common.mesh.topology import ENUMERATOR, READER, WRITER, Topology, member_name
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
 from cutline.common.store.lives import Folder, Lives
@@ -665,7 +665,7 @@ class World:
             chunk_rows=shape.chunk_rows, exact=shape.exact, quarantine_changed=shape.schema_changes == "halt",
             snapshot_only=shape.snapshot_only,
             interval_seconds=shape.interval, reads_again=self.operators.reads_again,
-            readers=shape.readers, writers=shape.writers,
+            services={"reader": shape.readers, "writer": shape.writers},
         )  # fmt: skip
 
     def kill(self, service: SimulatedService, cause: str) -> None:
@@ -752,7 +752,7 @@ class World:
             raise Failure(f"epoch {epoch} is announced but its slot holds no epoch entry")
         self.leave(service)
         service.epoch = epoch
-        members = entry.members.readers if service.role == "reader" else entry.members.writers
+        members = entry.members.by_role[service.role]
         if service.incarnation in members:
             self.join(service, entry, members.index(service.incarnation))
 
@@ -769,14 +769,14 @@ class World:
     def join(self, service: SimulatedService, entry: EpochEntry, index: int) -> None:
         """Build the machine of this epoch and take part."""
         epoch = entry.slot
-        topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
+        topology = Topology.of(entry.members.by_role)
         machine: Any
         if service.role == "reader":
-            service.name = reader_name(index)
+            service.name = member_name(READER, index)
             base = entry.base
             machine = Reader(
                 name=service.name,
-                writers=topology.writers,
+                writers=topology.named(WRITER),
                 stream=index == 0,
                 inside_rows=INSIDE_ROWS,
                 unsaved=Unsaved(self.shape.unsaved_rows, base=base),
@@ -787,7 +787,7 @@ class World:
                 if entry.anew:
                     machine.begin_anew()
         else:
-            service.name = writer_name(index)
+            service.name = member_name(WRITER, index)
             machine = Writer()
         inbound, outbound = topology.cut_inbound(service.name), topology.cut_outbound(service.name)
         self.tokens += 1
@@ -1482,7 +1482,7 @@ class World:
     def open_epoch(self, service: SimulatedService, order: OpenEpoch) -> Event:
         checks.announced_epoch_is_the_journals(self, order)
         for sender, receiver in order.plan.topology.channels():
-            if sender == ENUMERATOR and receiver in order.plan.writers:
+            if sender == ENUMERATOR and receiver in order.plan.topology.unmarked:
                 continue  # it carries empty messages only: `listen`
             self.channels[order.epoch, sender, receiver] = Channel((order.epoch, sender, receiver))
         enumerator = None
@@ -1493,11 +1493,8 @@ class World:
             self.count["restore"] += 1
             epoch = self.store.journal[base.epoch]
             assert isinstance(epoch, EpochEntry)
-            before = epoch.members
-            self.count["restore with other numbers of members"] += (len(before.readers), len(before.writers)) != (
-                len(order.plan.readers),
-                len(order.plan.writers),
-            )
+            before = Topology.of(epoch.members.by_role)
+            self.count["restore with other numbers of members"] += before != order.plan.topology
         self.announced = order.epoch
         for channel in self.channels.values():
             if channel.name[0] < order.epoch and not channel.gone:

@@ -1069,7 +1069,7 @@ async def test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpo
     bound = {"max_unsaved_bytes": 3 << 20}
     shop.define({"name": "shop", "source": source, "tables": ["d.t"], "sink": sink, "checkpoint": bound})
     readers = ("r1", "r2", "r3")
-    entry = records.epoch(1, members=Members(enumerator="e1", readers=readers, writers=("w1",)))
+    entry = records.epoch(1, members=Members(enumerator="e1", by_role={"reader": readers, "writer": ("w1",)}))
     host: Any = SimpleNamespace(ports=ports(), incarnation="r1")
     shares = []
     for index in range(len(readers)):
