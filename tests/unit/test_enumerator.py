@@ -66,7 +66,7 @@ from cutline.services.enumerator.events import (
 from cutline.services.enumerator.machine import MAX_ATTEMPTS, NEW_TABLES_SECONDS, Enumerator
 from tests import records
 from tests.records import PART, read_back
-from tests.simulation.checks import freeze
+from tests.simulation.checks.freeze import freeze
 
 SCHEMA = TableSchema(
     table_id="d.t",

@@ -68,7 +68,7 @@ from cutline.services.reader.member import ReaderMember
 from cutline.services.reader.unsaved import Unsaved
 from tests import records
 from tests.records import PART, read_back
-from tests.simulation.checks import freeze
+from tests.simulation.checks.freeze import freeze
 
 SCHEMA = TableSchema(
     table_id="d.t",

@@ -15,8 +15,10 @@ from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batc
 from cutline.common.store.records import CheckpointEntry, Entry, Publication, StagedFile, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.retention import tags_of
-from tests.simulation import checks
-from tests.simulation.source import Row
+from tests.simulation.checks.chain import chain
+from tests.simulation.checks.failure import Failure
+from tests.simulation.checks.versions import no_key_goes_back
+from tests.simulation.source.transactions import Row
 
 Rows = dict[Row, list[tuple[str, Row]]]  # key -> (schema hash, row), more than one if doubled
 
@@ -115,7 +117,7 @@ class SparkWriter:
                 if published.work is not None:
                     self.work[table] = published.work
                     if published.work.snapshot_id not in self.world.lake.snapshots:
-                        raise checks.Failure(f"publication {newest} goes on from a snapshot of {table} that is gone")
+                        raise Failure(f"publication {newest} goes on from a snapshot of {table} that is gone")
             self.to_show = self.published
 
     def chain(self, published: Any = ()) -> Chain:
@@ -162,7 +164,7 @@ class SparkWriter:
         for entry in batch.entries:
             world.lake.schemas.update(self.store.schemas(entry.schemas - world.lake.schemas.keys()))
         files = [file.path for entry in batch.entries for file in entry.staged if file.rows]
-        if self.done < world.retired and not all(world.store.has(path) for path in files):
+        if self.done < world.seen.retired and not all(world.store.has(path) for path in files):
             world.count["Spark writer: what it was to apply is removed"] += 1  # so another is far ahead
             return "again"
         for table, entered in batch.entries[-1].tables.items():
@@ -170,7 +172,7 @@ class SparkWriter:
             fresh = done is None or done.generation != entered.generation
             if done is not None and not fresh and done.snapshot_id not in world.lake.snapshots:
                 if self.w == world.store.claims:
-                    raise checks.Failure(f"the work of the newest start on {table} has expired")
+                    raise Failure(f"the work of the newest start on {table} has expired")
                 world.count["Spark writer: its work has expired"] += 1  # so another is far ahead
                 return "again"
             rows: Rows = {} if fresh or done is None else world.lake.snapshots[done.snapshot_id]
@@ -217,14 +219,14 @@ class SparkWriter:
             world.count["publication refused"] += 1
             return "again"
         self.published, self.kept_pending, self.pending, self.to_show = record, False, None, record
-        world.on_publication(record)
+        world.spark.on_publication(record)
         return "published"
 
     def move(self, record: Publication) -> bool:
         """Move `main` of each live table; refused if a newer start moved it, or if it shows a newer checkpoint of the
         chain."""
         world = self.world
-        counts = checks.chain(world.store.journal)
+        counts = chain(world.store.journal)
         moved = True
         for table, published in record.tables.items():
             if published.main is None:
@@ -236,15 +238,15 @@ class SparkWriter:
                 continue
             if before is not None and before.by[1] not in counts:  # an operator went back to an older checkpoint
                 world.count["main goes back over an older restore"] += 1
-                world.versions.pop(table, None)
+                world.seen.versions.pop(table, None)
             snapshot = published.main.snapshot_id
             if snapshot not in world.lake.snapshots:
                 if own and self.w == world.store.claims:
-                    raise checks.Failure(f"publication {record.n} shows snapshot {snapshot} of {table}, which is gone")
+                    raise Failure(f"publication {record.n} shows snapshot {snapshot} of {table}, which is gone")
                 moved &= not own  # of an older publication, or of a start that others have left far behind
                 continue
             if record.kept:
                 world.lake.tags.setdefault(table, {}).update(tags_of(record, table))
             world.lake.main[table] = MainBranch(snapshot, (self.w, record.n))
-            checks.no_key_goes_back(world, table, record.n, world.lake.snapshots[snapshot])
+            no_key_goes_back(world, table, record.n, world.lake.snapshots[snapshot])
         return moved

@@ -1,4 +1,4 @@
-"""The channels under seeds: the real common/mesh/channels.py on the Redis of tests/simulation/redis.py.
+"""The channels under seeds: the real common/mesh/channels.py on the Redis of tests/simulation/channels/redis.py.
 
 Some senders send to some receivers, messages of all sizes, some counted against credits that together are more than
 Redis has room for; answers get lost, Redis is full, away, or emptied in the middle, and a receiver sleeps. Checked:
@@ -22,8 +22,8 @@ from typing import Any
 from cutline.common.errors import Unavailable
 from cutline.common.mesh import channels
 from cutline.common.mesh.channels import Receiver, Sender, create, stream_name
+from tests.simulation.channels.redis import SimulatedLoop, SimulatedRedis, SimulatedWire
 from tests.simulation.clock import SimulatedClock, Wrong
-from tests.simulation.redis import SimulatedLoop, SimulatedRedis, SimulatedWire
 
 FRAGMENT_BYTES = 400
 PATIENCE_SECONDS = 30.0

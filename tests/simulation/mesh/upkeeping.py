@@ -21,12 +21,12 @@ from cutline.common.store.records import CheckpointEntry, Publication, Published
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.upkeep import Upkeep
-from tests.simulation import checks
-from tests.simulation.checks import Failure
+from tests.simulation.checks.chain import chain
+from tests.simulation.checks.failure import Failure
 
 if TYPE_CHECKING:
-    from tests.simulation.lake import SparkWriter
-    from tests.simulation.world import World
+    from tests.simulation.mesh.lake import SparkWriter
+    from tests.simulation.mesh.world import World
 
 EXPIRE_SECONDS = 1.5
 SAVEPOINTS = 3
@@ -97,7 +97,7 @@ def simulated(world: World) -> Iterator[None]:
 
         def _run(self) -> None:
             self._alive = False
-            world.retired = max(world.retired, self._args[0])
+            world.seen.retired = max(world.seen.retired, self._args[0])
             self._call(*self._args)
             world.count["what older restores needed is removed"] += 1
             whatever_can_be_restored_is_whole(world)
@@ -169,7 +169,7 @@ def _restorable(world: World) -> list[Publication]:
     """The publications that retention promises to keep: an oracle for spark_writer/retention.py."""
     settings, publications = world.upkeeping.settings, world.store.publications
     store = world.store.open()
-    on_chain = set(checks.chain(world.store.journal))
+    on_chain = set(chain(world.store.journal))
     began = world.now - settings.grace_seconds
     # One that a start far behind has made, where retention had removed another, was never to be restored. After a
     # restore the chain goes on below publications that it left behind: against these one on the chain is not late.
@@ -206,12 +206,12 @@ def whatever_can_be_restored_is_whole(world: World) -> None:
 
 def nothing_old_is_left(world: World) -> None:
     """The grace passes, nothing moves, and upkeep is done: store and lake go back to what the newest cuts need."""
-    spark = next((spark for spark in reversed(world.sparks) if spark is not None), None)
+    spark = next((spark for spark in reversed(world.spark.starts) if spark is not None), None)
     if spark is None or spark.published is None or spark.w != world.store.claims or world.operators.orders.base:
         return
     world.upkeeping.at_once = True
     for _ in range(2):  # a sweep that was under way, or the work of a start before, is gone at the second
-        world.now += world.upkeeping.settings.grace_seconds + EXPIRE_SECONDS
+        world.schedule.now += world.upkeeping.settings.grace_seconds + EXPIRE_SECONDS
         spark.upkeep.sweeping = None
         spark.upkeep._to_expire.update(spark.work)
         world.upkeeping.do(spark)

@@ -1,5 +1,5 @@
-"""The mesh of tests/simulation/living.py: readers and writers that serve all pipelines of the world together, and the
-streams between them and the leaders, by life and epoch.
+"""The mesh of tests/simulation/lives/world.py: readers and writers that serve all pipelines of the world together, and
+the streams between them and the leaders, by life and epoch.
 
 The real host of a service follows the announced epochs (common/mesh/host.py) and joins them with the real machines, run
 by the real loop. A row that a reader reads bears the id of the life for which it was read, so that the lake tells whose
@@ -39,10 +39,10 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import Reader
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
-from tests.simulation.surroundings import Registry, store_of
+from tests.simulation.lives.surroundings import Registry, store_of
 
 if TYPE_CHECKING:
-    from tests.simulation.living import LivesWorld
+    from tests.simulation.lives.world import LivesWorld
 
 PUMP_SECONDS = 0.3
 ROWS, CHUNKS = 2, 3

@@ -19,63 +19,40 @@ end:
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, cast
 
-from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.mesh import host as mesh_host
-from cutline.common.mesh import loop as mesh_loop
-from cutline.common.mesh import parts as mesh_parts
-from cutline.common.store import commands as commands_module
-from cutline.common.store import lives as lives_module
-from cutline.common.store import store as store_module
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator import __main__ as enumerator
-from cutline.services.enumerator import commanding
-from cutline.spark_writer import apply, serve, upkeep
-from cutline.spark_writer.iceberg import purging
+from cutline.spark_writer import serve
 from cutline.spark_writer.iceberg.owner import ID
-from tests.simulation import members
 from tests.simulation.actors import Actors, Event, Process
 from tests.simulation.clock import SimulatedClock, Wrong
-from tests.simulation.surroundings import (
+from tests.simulation.lives import members
+from tests.simulation.lives.patches import simulated
+from tests.simulation.lives.surroundings import (
     Catalogue,
     Files,
     Host,
-    Lake,
     LakeTable,
-    Lease,
-    Pool,
-    Publications,
-    Source,
-    adopt,
-    drop_branches,
-    expire,
-    forget,
     store_of,
 )
 
 NAMES = ("shop", "other")
-RETENTION = RetentionConfig.model_construct(grace_seconds=6.0, savepoints=2, savepoint_days=None)
-EXPIRE_SECONDS = 4.0
 PATIENCE_SECONDS = 240.0
 """A deletion ends within this time after the troubles; purging waits for a Spark writer, whose pauses grow to 60 s."""
 QUIET_SECONDS = 45.0
-SWEEP_SECONDS = 15.0
 CALM_SECONDS = 110.0
 """Longer than the longest pause of a leader after failures, its wait for members, and two sweeps."""
 CHECKPOINT_SECONDS = 30.0
 """Once all is calm each pipeline has a checkpoint of this age at most, whatever hangs in another one."""
-KEPT_SECONDS = 300.0
 SAYS_SECONDS = 20.0
 
 
@@ -437,112 +414,3 @@ def definition(name: str, *, adopt: bool) -> dict[str, Any]:
     sink = {"type": "iceberg", "warehouse": f"/lake/{name}", "adopt": adopt}
     every = {"interval_seconds": 3.0}
     return {"name": name, "source": source, "tables": ["d.t"], "sink": sink, "checkpoint": every}
-
-
-@contextmanager
-def simulated(world: LivesWorld) -> Iterator[None]:
-    """The services work in this world."""
-    actors = world.actors
-
-    async def create(redis: Any, names: list[tuple[Key, Any]], about: Any) -> None:
-        world.visit("redis")
-        for key, channel in names:
-            world.streams.of[key][channel] = deque()
-
-    async def drop(redis: Any, key: Key, *, before: int) -> int:
-        world.visit("redis")
-        if before > 10**9:
-            world.forgets(key)
-        world.streams.drop(key, before)
-        return 0
-
-    async def memory(redis: Any) -> None:
-        return None
-
-    class Thread:
-        def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
-            self._call, self._actor, self._process = partial(target, *args), None, actors.current.process  # type: ignore[union-attr]
-
-        def start(self) -> None:
-            self._actor = cast(Any, actors.start(self._process, self._call))
-
-        def is_alive(self) -> bool:
-            return self._actor is not None and not self._actor.done
-
-        def join(self) -> None:
-            while self.is_alive():
-                actors.sleep(0.5)
-
-    def started(store: PipelineStore, lake: Any, *, engine: str, retention: Any, clock: Any) -> Any:
-        return apply.Incarnation(store, lake, engine=engine, retention=RETENTION, clock=world.clock.time)
-
-    drawn = random.Random(world.rng.random())
-    secrets = SimpleNamespace(token_hex=lambda size: drawn.randbytes(size).hex())
-    threading = SimpleNamespace(Thread=Thread, Event=partial(Event, actors))
-    threads = SimpleNamespace(call=actors.in_thread)
-    lead = partial(serve.Lead)
-    nobody = SimpleNamespace(of=lambda _: None, sweep=lambda _: None)
-    session = SimpleNamespace(start=lambda _: None, for_pipeline=lambda *_: None, first_line=str)
-    new: list[tuple[Any, dict[str, Any]]] = [
-        (lives_module, {"time": world.clock, "secrets": secrets, "_KEPT_SECONDS": KEPT_SECONDS}),
-        (store_module, {"time": world.clock, "secrets": secrets}),
-        (commands_module, {"secrets": secrets}),
-        (mesh_loop, {"time": world.clock, "TICK_SECONDS": 1.0}),
-        (mesh_host, {"in_store": actors.in_thread, "TICK_SECONDS": 0.5}),
-        (mesh_parts, {"in_store": actors.in_thread}),
-        (commanding, {
-            "time": world.clock, "in_store": world.of_a_leader, "_REMOVING": SimpleNamespace(call=world.of_a_leader),
-        }),
-        (enumerator, {
-            "time": world.clock, "secrets": secrets, "in_store": actors.in_thread, "_SWEEPING": threads,
-            "Host": Host, "Lease": Lease,
-            "SourceReader": Source, "connect": lambda _: world, "Store": lambda _: store_of(world),
-            "channels": SimpleNamespace(
-                create=create, drop=drop, free=None, stream_name=lambda key, epoch, *pair: (key, (epoch, *pair)),
-            ),
-            "Links": members.Links, "memory": memory, "Environment": _Environment,
-            "SWEEP_SECONDS": SWEEP_SECONDS, "STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5,
-        }),
-        (serve, {
-            "time": world.clock, "threading": threading, "session": session, "_check": lambda _: None,
-            "Lake": partial(Lake, world), "catalogue": SimpleNamespace(faults=lambda *_: []), "Incarnation": started,
-            "Lead": lambda **known: lead(**{name: Event(actors) for name in ("stop", "hand_over", "ended")}, **known),
-        }),
-        (apply, {
-            "time": world.clock, "Publications": Publications, "KeyIndexes": lambda _: nobody, "adopt": adopt,
-            "sync_files": list,
-            "ThreadPoolExecutor": Pool, "network_volume_of": lambda _: None,
-        }),
-        (upkeep, {
-            "time": world.clock, "threading": threading, "expire": expire, "drop_branches": drop_branches,
-            "remove_orphans": lambda *_, **__: [], "EXPIRE_SECONDS": EXPIRE_SECONDS,
-        }),
-        (purging, {"items": list, "forget": forget}),
-    ]  # fmt: skip
-    before = [(module, {name: vars(module)[name] for name in names}) for module, names in new]
-    for module, names in new:
-        vars(module).update(names)
-    logger = logging.getLogger("cutline")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        for module, names in before:
-            vars(module).update(names)
-
-
-class _Environment:
-    readers = writers = 1
-    run = None
-    metrics_tables = 10
-
-    @classmethod
-    def read(cls) -> _Environment:
-        return cls()
-
-    def need_redis_url(self) -> str:
-        return "memory"
-
-    need_store_url = need_redis_url

@@ -1,5 +1,5 @@
 """The store under seeds: the real common/store/store.py and services/writer/staging.py on the disks of
-tests/simulation/disk.py.
+tests/simulation/storage/disk.py.
 
 A few processes write journal entries, parts, staged files, claims and publications into one pipeline's folder, and
 come between each other's calls. Checked, after each step and at the end:
@@ -32,7 +32,7 @@ from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from tests.binlog_bytes import schema_of
 from tests.records import LIFE
 from tests.simulation.clock import Wrong
-from tests.simulation.disk import Bucket, Died, Disk, DiskTrouble
+from tests.simulation.storage.disk import Bucket, Died, Disk, DiskTrouble
 
 _T: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t0")
 _ROOT = "/lake"

@@ -14,10 +14,10 @@ from cutline.common.mesh.machine import Event
 from cutline.common.store.command_records import Command
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.services.reader.events import ChangesRead, ReadChanges
-from tests.simulation.checks import Failure
+from tests.simulation.checks.failure import Failure
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.mesh.world import World
 
 ENDS = ("nobody acts", "nobody acts", "pause", "stop", "savepoint", "delete")
 PATIENCE_SECONDS = 30.0
@@ -52,7 +52,7 @@ class Hanging:
         """No transaction came that could be cut: the world is one as any other."""
         if self.armed:
             self.armed = False
-            self.world.stop_writing()
+            self.world.clients.stop_writing()
 
     def read(self, order: ReadChanges) -> Event | None:
         """What a cursor gets of a source that hangs: nothing in time."""
@@ -81,8 +81,8 @@ class Hanging:
         world = self.world
         return {
             "files in the store": len(world.store.memory.files),
-            "messages in streams": sum(len(c.queue) for c in world.channels.values() if not c.gone),
-            "rows staged": sum(len(rows) for s in world.services if s.alive for rows in s.open.values()),
+            "messages in streams": sum(len(c.queue) for c in world.network.channels.values() if not c.gone),
+            "rows staged": sum(len(rows) for s in world.mesh.services if s.alive for rows in s.open.values()),
         }
 
     def has_not_grown(self, before: dict[str, int], slot: int) -> None:
@@ -101,7 +101,7 @@ class Hanging:
                 if now > before[what] + limits[what]:
                     raise Failure(f"{what}: {before[what]}, and {now} after {WATCHED_SECONDS} s; nothing moves")
             world.count["nothing grew while the source hung"] += 1
-            for service in world.services:
+            for service in world.mesh.services:
                 leader = service.leader if service.alive else None
                 if leader is not None and leader.state == "leading" and leader.waiting_for(world.now) is None:
                     raise Failure("the source hangs, and the leader says of nothing that the pipeline waits for it")
@@ -120,12 +120,12 @@ class Hanging:
     def is_done(self, command: Command) -> None:
         """The command is done, or a savepoint has failed; then the source goes on."""
         world = self.world
-        if world.nobody_until and world.now < world.nobody_until + PATIENCE_SECONDS:
+        if world.mesh.nobody_until and world.now < world.mesh.nobody_until + PATIENCE_SECONDS:
             world.at(PATIENCE_SECONDS, self.is_done, command)
             return
         outcome = world.operators.store.commands.outcome(command.n)
         if outcome is None:
-            waits = {s.incarnation: s.leader.agenda.waiting() for s in world.services if s.alive and s.leader}
+            waits = {s.incarnation: s.leader.agenda.waiting() for s in world.mesh.services if s.alive and s.leader}
             raise Failure(f"{command.kind} is not finished after {PATIENCE_SECONDS} s: {waits}")
         if outcome.state == "done" and command.kind == "savepoint":
             entry = world.store.journal[outcome.result["checkpoint"]]
@@ -151,6 +151,6 @@ class Hanging:
     def go_on(self) -> None:
         """The source was only suspended."""
         self.hangs = False
-        self.world.entered_at = self.world.now  # from here on its checkpoints are due again
+        self.world.leading.entered_at = self.world.now  # from here on its checkpoints are due again
         self.world.tell_story("the source goes on")
-        self.world.stop_writing()
+        self.world.clients.stop_writing()

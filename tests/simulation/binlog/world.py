@@ -1,5 +1,5 @@
 """The incremental split under seeds: the real reader machine and the real `BinlogCursor`, on the bytes of
-tests/simulation/dump_server.py.
+tests/simulation/binlog/.
 
 `StreamWorld` stands between machine and cursor as services/reader/member.py does, and asks for reads with limits that
 fit little; cuts connections, lets tables come and go, sends markers, and begins again from any state that the machine
@@ -41,8 +41,10 @@ from cutline.services.sources.mysql.binlog import cursor as cursor_module
 from cutline.services.sources.mysql.binlog import dump, xa
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import TableChanges
+from tests.simulation.binlog.connection import Connection, NetworkTrouble
+from tests.simulation.binlog.history import MYSQL, DumpedTxn, Out
+from tests.simulation.binlog.model import Binlog, ModelPlace
 from tests.simulation.clock import SimulatedClock, Wrong
-from tests.simulation.dump_server import MYSQL, Binlog, Connection, DumpedTxn, ModelPlace, NetworkTrouble, Out
 
 INSIDE_ROWS = 15
 MAX_STEPS = 2000

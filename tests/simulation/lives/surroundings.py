@@ -1,4 +1,4 @@
-"""What the services of tests/simulation/living.py find around them: the store's files, Redis, a source, the lake's
+"""What the services of tests/simulation/lives/world.py find around them: the store's files, Redis, a source, the lake's
 catalogue with its tables. Each call to them is a step at which another process may come, or that fails."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.binlog_bytes import schema_of
 TABLE: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t")
 
 if TYPE_CHECKING:
-    from tests.simulation.living import LivesWorld
+    from tests.simulation.lives.world import LivesWorld
 
 
 PRESENT_SECONDS = 4.0

@@ -31,11 +31,12 @@ from cutline.services.enumerator.events import (
     ReleaseSavepoint,
     WriteOutcome,
 )
-from tests.simulation import checks
-from tests.simulation.checks import Failure
+from tests.simulation.checks.chain import chain
+from tests.simulation.checks.failure import Failure
 
 if TYPE_CHECKING:
-    from tests.simulation.world import SimulatedService, World
+    from tests.simulation.mesh.service import SimulatedService
+    from tests.simulation.mesh.world import World
 
 KINDS = (
     "pause", "resume", "stop", "start", "restore", "restore", "define", "define", "checkpoint", "savepoint",
@@ -93,7 +94,7 @@ class Operators:
         elif kind == "limits":
             arguments = {"rows_per_second": rng.choice((None, 60.0, 120.0)), "bytes_per_second": None}
         elif kind in ("restore", "delete_savepoint"):
-            on_chain = checks.chain(world.store.journal)
+            on_chain = chain(world.store.journal)
             arguments["checkpoint"] = rng.choice((*on_chain[-4:], 9999))
         elif kind == "stop":
             arguments["savepoint"] = rng.choice((None, "before"))
@@ -152,7 +153,7 @@ class Operators:
         elif set(definition["tables"]) != set(tables):
             self.command("define", base=self.store.definition_version(), definition={"tables": tables})
         else:
-            for service in self.world.services:
+            for service in self.world.mesh.services:
                 if service.alive and service.leader is not None and service.leader.enumerator is not None:
                     for name, table in service.leader.enumerator.tables.items():
                         if (table.phase == "paused" and not table.resuming) or table.pausing:
@@ -176,7 +177,7 @@ class Operators:
         assert leader is not None
         n = leader.agenda.last + 1
         if leader.state != "idle" and (command := service.store.commands.get(n)) is not None:
-            self.world.tell(service, "any", CommandAccepted(command=command))
+            self.world.drivers.tell(service, "any", CommandAccepted(command=command))
 
     def read(self, service: SimulatedService) -> dict[str, Any]:
         """What a leader reads with its journal."""
@@ -201,7 +202,7 @@ class Operators:
     def _carry_out(self, service: SimulatedService, leader: Any, effect: Effect) -> None:
         if not service.alive and self.rng.random() < 0.5:
             return
-        self.world.answer(service, leader, self._answer(service, effect))
+        self.world.leading.answer(service, leader, self._answer(service, effect))
 
     def _answer(self, service: SimulatedService, effect: Effect) -> Event:
         world, store = self.world, service.store
@@ -244,7 +245,7 @@ class Operators:
             "tables": [*known["tables"], f"!{command.arguments['table']}"]
         }
         version = put_definition(service.store, command, definition, in_force)
-        return DefinitionPut(n=command.n, version=version, settings=self.world.settings())
+        return DefinitionPut(n=command.n, version=version, settings=self.world.mesh.settings())
 
     # --- what must hold ---
 
@@ -273,7 +274,7 @@ class Operators:
         if state != "done":
             return
         if kind in TABLE_KINDS:
-            newest = journal[checks.chain(journal)[-1]]
+            newest = journal[chain(journal)[-1]]
             assert isinstance(newest, CheckpointEntry)
             part = load_part(world.store.open(), newest.parts["enumerator"])
             if part.head.get("commands", {"done": 0})["done"] < n:
