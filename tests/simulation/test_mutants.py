@@ -24,10 +24,11 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.mutants.below import BELOW
 from tests.simulation.mutants.commands import COMMANDS
 from tests.simulation.mutants.lives import LIVES
+from tests.simulation.mutants.units import UNITS
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("common", "services", "spark_writer")
-TESTS = ("unit", "simulation")
+FOLDERS = ("common", "services", "spark_writer", "tools")
+TESTS = ("unit", "simulation", "support")
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +40,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("tree")
     ignore = shutil.ignore_patterns("__pycache__", "*.so")
-    for part in (*PRODUCT, *(f"tests/{part}" for part in TESTS)):
+    for part in (*FOLDERS, *(f"tests/{part}" for part in TESTS)):
         shutil.copytree(ROOT / part, folder / part, ignore=ignore)
     for file in (ROOT / "tests").glob("*.py"):
         shutil.copy(file, folder / "tests")
     shutil.copy(ROOT / "pyproject.toml", folder)
     checked = py_compile.PycInvalidationMode.CHECKED_HASH
-    for part in (*PRODUCT, "tests"):
+    for part in (*FOLDERS, "tests"):
         assert compileall.compile_dir(folder / part, quiet=1, invalidation_mode=checked)
     (folder / "cutline").symlink_to(".")  # found before the checkout's own `cutline`
     return folder
@@ -120,7 +121,7 @@ def command(mutant: Mutant) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutant", [*MUTANTS, *BELOW, *COMMANDS, *LIVES], ids=lambda mutant: mutant.rule)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *BELOW, *COMMANDS, *LIVES, *UNITS], ids=lambda mutant: mutant.rule)
 def test_a_test_fails_where_this_rule_is_broken(mutant: Mutant, tree: Path, runner: Runner, tmp_path: Path) -> None:
     output = tmp_path / "output"
     with applied(mutant, tree):

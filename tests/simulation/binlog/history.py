@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from cutline.common.positions import GtidSet, MariaGtid
 from cutline.common.schema import TableSchema
-from tests.binlog_bytes import event, image, packed, schema_of, table_map
 from tests.simulation.clock import EPOCH, SimulatedClock
+from tests.support.binlog_bytes import event, image, packed, schema_of, table_map
 
 MYSQL, PLAIN, MARIADB, MARIADB_11 = "mysql with GTID", "mysql without GTID", "mariadb", "mariadb 11.8"
 SID = ("3e11fa47-71ca-11e1-9e33-c80aa9429561", "3e11fa47-71ca-11e1-9e33-c80aa9429562")

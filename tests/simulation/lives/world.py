@@ -30,13 +30,12 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore, file_name
-from cutline.services.enumerator import __main__ as enumerator
 from cutline.spark_writer import serve
-from cutline.spark_writer.iceberg.owner import ID
+from cutline.spark_writer.sinks.iceberg.owner import ID
 from tests.simulation.actors import Actors, Event, Process
 from tests.simulation.clock import SimulatedClock, Wrong
 from tests.simulation.lives import members
-from tests.simulation.lives.patches import simulated
+from tests.simulation.lives.patches import enumerators, simulated
 from tests.simulation.lives.surroundings import (
     Catalogue,
     Files,
@@ -105,7 +104,7 @@ class LivesWorld:
         rng = self.rng
         with simulated(self):
             for _ in range(2):
-                self.begin("enumerator", partial(self.actors.run_loop, enumerator.main))
+                self.begin("enumerator", partial(self.actors.run_loop, partial(enumerators, self)))
             for role in ("reader", "writer"):
                 self.begin(role, partial(self.actors.run_loop, partial(members.serve, self, role)))
             for _ in range(rng.choice((1, 1, 2))):

@@ -7,8 +7,8 @@ from typing import Any, cast
 from cutline.common.store.lives import Folder, Lives
 from cutline.common.store.records import Entry, PartRef, Publication
 from cutline.common.store.store import PipelineStore, file_name
-from tests.records import LIFE
 from tests.simulation.checks.failure import Failure
+from tests.support.records import LIFE
 
 
 class SimulatedFileSystem:
