@@ -4,10 +4,9 @@ source and lake is replaced."""
 from __future__ import annotations
 
 import logging
-import random
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,14 +14,14 @@ from typing import TYPE_CHECKING, Any, cast
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.mesh import host as mesh_host
 from cutline.common.mesh import loop as mesh_loop
-from cutline.common.mesh import parts as mesh_parts
+from cutline.common.mesh.ports import Pools, Ports
 from cutline.common.store import commands as commands_module
 from cutline.common.store import lives as lives_module
 from cutline.common.store import store as store_module
-from cutline.common.store.lives import Key
 from cutline.common.store.store import PipelineStore
-from cutline.services.enumerator import commanding, pipelines
 from cutline.services.enumerator import driver as enumerator_driver
+from cutline.services.enumerator import pipelines
+from cutline.services.enumerator.ports import Sources
 from cutline.spark_writer import apply, serve, upkeep
 from cutline.spark_writer.sinks.iceberg import purging
 from tests.simulation.actors import Actors, Event
@@ -30,9 +29,11 @@ from tests.simulation.lives import members
 from tests.simulation.lives.surroundings import (
     Host,
     Lake,
+    LeaderStreams,
     Lease,
     Pool,
     Publications,
+    Registry,
     Source,
     adopt,
     drop_branches,
@@ -48,30 +49,6 @@ RETENTION = RetentionConfig.model_construct(grace_seconds=6.0, savepoints=2, sav
 EXPIRE_SECONDS = 4.0
 SWEEP_SECONDS = 15.0
 KEPT_SECONDS = 300.0
-
-
-def _streams(world: LivesWorld) -> SimpleNamespace:
-    """What common/mesh/channels.py does to the streams of epochs."""
-
-    async def create(redis: Any, names: list[tuple[Key, Any]], about: Any) -> None:
-        world.visit("redis")
-        for key, channel in names:
-            world.streams.of[key][channel] = deque()
-
-    async def drop(redis: Any, key: Key, *, before: int) -> int:
-        world.visit("redis")
-        if before > 10**9:
-            world.forgets(key)
-        world.streams.drop(key, before)
-        return 0
-
-    return SimpleNamespace(
-        create=create, drop=drop, free=None, stream_name=lambda key, epoch, *pair: (key, (epoch, *pair))
-    )
-
-
-async def _memory(redis: Any) -> None:
-    return None
 
 
 def _thread_of(actors: Actors) -> Any:
@@ -102,10 +79,8 @@ def simulated(world: LivesWorld) -> Iterator[None]:
     def started(store: PipelineStore, lake: Any, *, engine: str, retention: Any, clock: Any) -> Any:
         return apply.Incarnation(store, lake, engine=engine, retention=RETENTION, clock=world.clock.time)
 
-    drawn = random.Random(world.rng.random())
-    secrets = SimpleNamespace(token_hex=lambda size: drawn.randbytes(size).hex())
+    secrets = SimpleNamespace(token_hex=lambda size: world.drawn.randbytes(size).hex())
     threading = SimpleNamespace(Thread=_thread_of(actors), Event=partial(Event, actors))
-    threads = SimpleNamespace(call=actors.in_thread)
     lead = partial(serve.Lead)
     nobody = SimpleNamespace(of=lambda _: None, sweep=lambda _: None)
     session = SimpleNamespace(start=lambda _: None, for_pipeline=lambda *_: None, first_line=str)
@@ -113,19 +88,10 @@ def simulated(world: LivesWorld) -> Iterator[None]:
         (lives_module, {"time": world.clock, "secrets": secrets, "_KEPT_SECONDS": KEPT_SECONDS}),
         (store_module, {"time": world.clock, "secrets": secrets}),
         (commands_module, {"secrets": secrets}),
-        (mesh_loop, {"time": world.clock, "TICK_SECONDS": 1.0}),
-        (mesh_host, {"in_store": actors.in_thread, "TICK_SECONDS": 0.5}),
-        (mesh_parts, {"in_store": actors.in_thread}),
-        (commanding, {
-            "time": world.clock, "in_store": world.of_a_leader, "_REMOVING": SimpleNamespace(call=world.of_a_leader),
-        }),
-        (pipelines, {"in_store": actors.in_thread, "SWEEPING": threads, "SWEEP_SECONDS": SWEEP_SECONDS}),
-        (enumerator_driver, {
-            "time": world.clock, "secrets": secrets, "in_store": actors.in_thread, "SWEEPING": threads,
-            "Lease": Lease, "SourceReader": Source,
-            "channels": _streams(world),
-            "Links": members.Links, "memory": _memory, "STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5,
-        }),
+        (mesh_loop, {"TICK_SECONDS": 1.0}),
+        (mesh_host, {"TICK_SECONDS": 0.5}),
+        (pipelines, {"SWEEP_SECONDS": SWEEP_SECONDS}),
+        (enumerator_driver, {"STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5}),
         (serve, {
             "time": world.clock, "threading": threading, "session": session, "_check": lambda _: None,
             "Lake": partial(Lake, world), "catalogue": SimpleNamespace(faults=lambda *_: []), "Incarnation": started,
@@ -159,6 +125,22 @@ def simulated(world: LivesWorld) -> Iterator[None]:
 async def enumerators(world: LivesWorld) -> None:
     """One enumerator process."""
     environment: Any = SimpleNamespace(readers=1, writers=1, run=None)
-    store = store_of(world)
-    host: Any = Host("enumerator", world, store)
-    await pipelines.serve(host, store, environment)
+    host: Any = Host("enumerator", world, store_of(world), ports_of(world))
+    await pipelines.serve(host, environment, Sources(open=Source, verify_reach=lambda source, place: None))
+
+
+async def serve_members(world: LivesWorld, role: str) -> None:
+    """One reader process, or writer process."""
+    await members.serve(world, role, replace(ports_of(world), notes=members.Presence(world)))
+
+
+def ports_of(world: LivesWorld) -> Ports:
+    """The ports of one process."""
+    threads: Any = SimpleNamespace(call=world.actors.in_thread, end=lambda call=None: None)
+    store: Any = SimpleNamespace(call=world.in_store)
+    pools = Pools(own=lambda name, most: threads, store=store, sweep=threads, remove=store, encode=threads)
+    links: Any = partial(members.Links, world)
+    return Ports(
+        clock=world.clock, token=lambda size: world.drawn.randbytes(size).hex(), pools=pools, notes=Registry(world),
+        links=links, streams=LeaderStreams(world), lease=partial(Lease, world),
+    )  # fmt: skip

@@ -30,12 +30,13 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore, file_name
+from cutline.services.enumerator.commanding import Commanding
 from cutline.spark_writer import serve
 from cutline.spark_writer.sinks.iceberg.owner import ID
 from tests.simulation.actors import Actors, Event, Process
 from tests.simulation.clock import SimulatedClock, Wrong
 from tests.simulation.lives import members
-from tests.simulation.lives.patches import enumerators, simulated
+from tests.simulation.lives.patches import enumerators, serve_members, simulated
 from tests.simulation.lives.surroundings import (
     Catalogue,
     Files,
@@ -53,6 +54,11 @@ CALM_SECONDS = 110.0
 CHECKPOINT_SECONDS = 30.0
 """Once all is calm each pipeline has a checkpoint of this age at most, whatever hangs in another one."""
 SAYS_SECONDS = 20.0
+OF_A_LEADER = frozenset({
+    "restorable", "restorable_savepoints", "place_after", "Commands.taker", "Commands.take",
+    "PipelineStore.put_deleting", "PipelineStore.purges",
+})  # fmt: skip
+"""Calls to the store that only a leader makes, beside those of its `Commanding`."""
 
 
 # --- the world ---
@@ -87,6 +93,7 @@ class LivesWorld:
         self.down: dict[str, float] = {}  # until when the store, Redis, or the lake answers nobody
         self.finished = 0
         self.hangs = rng.choice(("", "", *NAMES))  # the pipeline whose source never answers a SELECT
+        self.drawn = random.Random(rng.random())  # ids
 
     def tell(self, text: str) -> None:
         self.story.append(f"{self.clock.now:8.3f} {text}")
@@ -106,7 +113,7 @@ class LivesWorld:
             for _ in range(2):
                 self.begin("enumerator", partial(self.actors.run_loop, partial(enumerators, self)))
             for role in ("reader", "writer"):
-                self.begin(role, partial(self.actors.run_loop, partial(members.serve, self, role)))
+                self.begin(role, partial(self.actors.run_loop, partial(serve_members, self, role)))
             for _ in range(rng.choice((1, 1, 2))):
                 self.begin("spark", self.spark)
             for name in NAMES:
@@ -305,12 +312,14 @@ class LivesWorld:
 
     # --- checks ---
 
-    async def of_a_leader(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """A call to the store that only a leader makes: no service begins one of a pipeline once it has noticed that
-        another leads that."""
+    async def in_store(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """A call to the store: of those that only a leader makes, no service begins one of a pipeline once it has
+        noticed that another leads that."""
         assert self.actors.current is not None
         process = self.actors.current.process
-        about = getattr(call, "__self__", None) or arguments[0]
+        about = getattr(call, "__self__", None) or (arguments[0] if arguments else None)
+        if not (isinstance(about, Commanding) or call.__qualname__ in OF_A_LEADER):
+            return await self.actors.in_thread(call, *arguments)
         key = getattr(about, "store", about)._folder.life.key
         if not process.dead and key not in self.hosts[process].leads:
             raise self.wrong(f"{process.name} does not lead {key} any more, and begins {call.__qualname__}")
