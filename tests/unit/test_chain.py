@@ -13,8 +13,8 @@ from cutline.common.journal.batches import Batch, next_batch, only
 from cutline.common.journal.publishing import may_show, publication
 from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work, changes
-from tests import records
-from tests.records import epoch
+from tests.support import records
+from tests.support.records import epoch
 
 T = "shop.orders"
 
