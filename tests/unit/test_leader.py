@@ -58,7 +58,7 @@ from cutline.services.enumerator.leader import (
     pause_seconds,
 )
 from cutline.services.enumerator.machine import Enumerator
-from tests.simulation.checks import freeze
+from tests.simulation.checks.freeze import freeze
 from tests.support.records import PART
 
 PLAN = Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=10, exact=False)
