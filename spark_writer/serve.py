@@ -372,7 +372,8 @@ class PipelineApplier:
                 table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
             },
             "applies": progress.applies.to_json(),
-            **progress.measures.shown(),
+            "counters": progress.measures.counters(),
+            "histograms": progress.measures.histograms(),
             **incarnation.upkeep.shown(self._metrics_tables),
             "at": self._clock(),
         }

@@ -24,6 +24,8 @@ from redis.asyncio import Redis
 from cutline.common.errors import ConfigError, Loss, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
+from cutline.common.status.form import text
+from cutline.common.status.parts import MemberStatus, PartStatus
 from cutline.common.store.lives import LIFE, Key
 
 WIRE = 4
@@ -182,18 +184,18 @@ class Registry:
         return {Key(_text(name)): int(epoch) for name, epoch in found.items()}
 
     async def put_status(
-        self, pipeline: Key, part: str, status: Mapping[str, Any], *, tables: str | None = None
+        self, pipeline: Key, part: str, status: PartStatus | Mapping[str, Any], *, tables: str | None = None
     ) -> None:
-        """Replace the status of one part of a pipeline (a topic such as "source"); with `tables`, also the enumerator's
-        tables, as JSON; without, they stay as they are."""
-        shown = {part: json.dumps(status)} | ({} if tables is None else {_TABLES: tables})
+        """Replace the status of one part of a pipeline; with `tables`, also the enumerator's tables, as JSON; without,
+        they stay as they are."""
+        shown = {part: text(status)} | ({} if tables is None else {_TABLES: tables})
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.hset(_status(pipeline), mapping=cast(dict[str | bytes, Any], shown))
 
-    async def put_member_status(self, pipeline: Key, member: str, status: Mapping[str, Any], *, epoch: int) -> None:
+    async def put_member_status(self, pipeline: Key, member: str, status: MemberStatus) -> None:
         """Replace the status of a member of an epoch, if that epoch is announced: a member that has not yet seen its
         epoch end, or its pipeline deleted, leaves nothing behind."""
-        arguments = (_EPOCHS, _status(pipeline), pipeline, epoch, member, json.dumps(status))
+        arguments = (_EPOCHS, _status(pipeline), pipeline, status.epoch, member, text(status))
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.eval(_PUT_WHILE_IN_EPOCH, 2, *arguments)
 

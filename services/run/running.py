@@ -9,7 +9,7 @@ from typing import Any
 
 from cutline.common.commands import rules
 from cutline.common.errors import ConfigError, CutlineError
-from cutline.common.mesh.messages import Limits
+from cutline.common.limits import Limits
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.presence import choice as choice_of
 from cutline.common.mesh.redis import connect

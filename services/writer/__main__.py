@@ -28,6 +28,7 @@ from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.topology import Topology, writer_name
 from cutline.common.schema import META_FIELDS
+from cutline.common.status.parts import WriterStatus
 from cutline.common.store.records import EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.threads import Threads
@@ -182,18 +183,18 @@ class Member:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
             self.rows.rank(time.monotonic())
-            status = {
-                "at": time.time(),
-                "epoch": self.epoch,
-                "waiting_for": self.awaited.late or self.links.waiting_for,
-                "channels": self.links.state(),
-                "marks": self.marks.shown(),
-                "rows_total": self.rows_taken,
-                "bytes_total": self.bytes_taken,
-                "counters": self.rows.shown(),
-            }
+            status = WriterStatus(
+                at=time.time(),
+                counters=self.rows.shown(),
+                epoch=self.epoch,
+                waiting_for=self.awaited.late or self.links.waiting_for,
+                channels=self.links.state(),
+                marks=self.marks.shown(),
+                rows_total=self.rows_taken,
+                bytes_total=self.bytes_taken,
+            )
             with suppress(Unavailable):
-                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
+                await self.host.registry.put_member_status(self.store.key, self.name, status)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)

@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.mesh.messages import Limits
+from cutline.common.limits import Limits
 from cutline.services.run.running import throttle
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.connection import Source, connect

@@ -9,15 +9,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from cutline.common.errors import ProtocolError, SourceLost
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Send, State, Ticked
 from cutline.common.mesh.messages import (
-    UNLIMITED,
     CheckpointWanted,
     ChunkDropped,
     ChunkEnd,
     EndStream,
     ExcludeTable,
-    Limits,
     LimitStream,
     Marker,
     PartSaved,

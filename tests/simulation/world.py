@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cutline.common.errors import Loss, ProtocolError, SourceLost, lost
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
-    UNLIMITED,
-    Limits,
     Marker,
     Records,
     Remedy,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, CutlineError
-from cutline.common.mesh.messages import Limits
+from cutline.common.limits import Limits
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import running
