@@ -163,7 +163,7 @@ _NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _AGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cutline_checkpoint_age_seconds", ("enumerator", "checkpoint", "completed_at")),
-    ("cutline_source_lag_seconds", ("enumerator", "source", "source_time")),
+    ("cutline_source_lag_seconds", ("enumerator", "source_time")),
     ("cutline_publication_age_seconds", ("spark_writer", "published_at")),
     ("cutline_lake_lag_seconds", ("spark_writer", "source_time")),
 )
