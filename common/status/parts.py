@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from cutline.common.errors import ConfigError
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
 from cutline.common.status.form import read
@@ -270,6 +271,22 @@ class PipelineStatus:
         """The parts of the members of the epoch in progress, by name; {} without one."""
         epoch = self.enumerator.epoch
         return {name: part for name, part in self.members().items() if epoch and part.epoch == epoch}
+
+
+    def choice(self, table: str, choice: str, *, seen: str | None = None) -> str:
+        """Return the newest commit of others to a lake table that a person's choice (a `Choice`) is about. ConfigError
+        if there is nothing to choose, or if the person has `seen` another one (None: the one in the status)."""
+        held = self.spark_writer.quarantined.get(table)
+        if held is None or not held.choices or held.seen is None:
+            raise ConfigError(f"no commit of others to the lake table {table} awaits a choice; there is nothing to do")
+        if seen is not None and seen != held.seen:
+            raise ConfigError(f"others committed to the lake table {table} again; look at its cause, and choose again")
+        if choice not in held.choices:
+            raise ConfigError(
+                f"the lake table {table} has the columns of its source table, so this commit of others can't be"
+                " accepted; undo it and retry the table, or overwrite it"
+            )
+        return held.seen
 
 
 def _members(kind: type[Any], role: str, parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -398,7 +398,7 @@ class ReaderDriver:
                 if self.hosts.several:
                     found = await self.host.registry.status(self.store.key)
                     if self.streams:
-                        self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
+                        self.hosts.prefer(found.enumerator.source_host)
                     else:
                         self.hosts.follow(found, now=time.time())
 

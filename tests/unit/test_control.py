@@ -15,6 +15,7 @@ from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.redis import Memory
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import Members, Publication
@@ -24,6 +25,7 @@ from cutline.services.control.app import build
 from cutline.services.control.feed import Event, Place
 from cutline.services.control.watch import STORE_SECONDS, Watches
 from tests.support import records
+from tests.support.status import status_of
 
 DEFINITION = parse(
     "name: shop\nsource: {host: h, user: u, password_env: SHOP_PASSWORD}\ntables: [a.b]\nsink: {warehouse: /w}\n"
@@ -44,10 +46,10 @@ class FakeRegistry:
             raise Unavailable("Redis did not answer a request to list the services: refused")
         return self.present
 
-    async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
+    async def status(self, pipeline: str) -> PipelineStatus:
         if not self.up:
             raise Unavailable("Redis did not answer a request to read the status: refused")
-        return self.parts if name_of(Key(pipeline)) == "shop" else {}
+        return status_of(self.parts if name_of(Key(pipeline)) == "shop" else {})
 
     async def memory(self) -> Memory:
         return Memory(used_bytes=10, limit_bytes=None)
@@ -92,7 +94,7 @@ def registry() -> FakeRegistry:
             "checkpoint": {"number": 2, "completed_at": time.time() - 30, "in_flight": 4},
             "waiting_for": None,
             "limits": {"rows_per_second": 100, "bytes_per_second": None},
-            "source": {"source_time": time.time() - 5},
+            "source_time": time.time() - 5,
         },
         "spark_writer": {
             "leader": "s1",
