@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send
 from cutline.common.mesh.messages import Marker, PartSaved
+from cutline.common.mesh.ports import Clock
 from cutline.common.status.parts import Mark
 
 KEPT = 50
@@ -14,7 +13,8 @@ KEPT = 50
 class Marks:
     """The marks of one member in one epoch, of the last `KEPT` checkpoints; the member's driver calls it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._marks: dict[int, Mark] = {}
 
     def received(self, event: Event) -> None:
@@ -30,19 +30,18 @@ class Marks:
     def arrived(self, checkpoint: int) -> None:
         """Note that the member takes part in this checkpoint from now on, unless it does already."""
         if checkpoint not in self._marks:
-            self._marks[checkpoint] = Mark(checkpoint, _now(), None)
+            self._marks[checkpoint] = Mark(checkpoint, self._now(), None)
             while len(self._marks) > KEPT:
                 del self._marks[next(iter(self._marks))]
 
     def saved(self, checkpoint: int) -> None:
         """Note that the member's part of this checkpoint is in the store."""
         if (mark := self._marks.get(checkpoint)) is not None:
-            self._marks[checkpoint] = mark._replace(saved_at=_now())
+            self._marks[checkpoint] = mark._replace(saved_at=self._now())
 
     def shown(self) -> tuple[Mark, ...]:
         """The marks for the status, oldest first."""
         return tuple(self._marks.values())
 
-
-def _now() -> float:
-    return round(time.time(), 3)
+    def _now(self) -> float:
+        return round(self._clock.time(), 3)

@@ -65,7 +65,8 @@ def deletion_awaits(pipeline: str, *, purging: bool, failed: str) -> str:
             "a Spark writer, to drop the lake tables of the deleted pipeline; if the lake can't be reached any"
             f" more, `cutline pipeline leave-lake {pipeline}` deletes the pipeline without that"
         )
-    return f"the removal of what the store and Redis have of it{failed and f'; the last try failed: {failed}'}"
+    more = f"; the last try failed: {failed}" if failed else ""
+    return f"the removal of what the store and Redis have of it{more}"
 
 
 class TablesShown:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cutline.common.journal.applies import Applies
 from cutline.common.mesh.log_lines import without_secrets
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.marks import KEPT, Marks
@@ -30,7 +31,6 @@ from cutline.services.enumerator.grids import AGAIN_SECONDS, Grids, SnapshotRate
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.tables import LIVE, SNAPSHOT, Table
-from cutline.spark_writer.applies import Applies
 from tests.support import records
 
 SCHEMA = TableSchema(
@@ -127,7 +127,7 @@ def test_the_rate_of_a_snapshot_is_shown_while_rows_arrive_and_not_after() -> No
 
 
 def test_marks_have_the_first_marker_and_the_whole_part_of_the_last_fifty_checkpoints() -> None:
-    marks = Marks()
+    marks = Marks(time)
     for n in range(1, KEPT + 11):
         for channel in ("reader-0", "reader-1"):
             marks.received(MessageReceived(channel=channel, message=Marker(checkpoint=n)))
