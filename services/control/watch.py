@@ -18,7 +18,7 @@ from cutline.common.mesh.presence import Registry
 from cutline.common.status.parts import EnumeratorStatus, PipelineStatus, SparkWriterStatus, TableStatus
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.control.feed import Feed
+from cutline.services.control.history import History
 from cutline.services.control.published import Published
 from cutline.services.control.store_calls import in_store
 from cutline.services.control.window import Checkpoint, Window
@@ -80,8 +80,8 @@ class PipelineWatch:
         self.store = self._open_store()
         self.window = Window(self.store)
         self.published = Published(self.store)
-        self._feed = Feed(self.store, self.window)
-        self._window_at = self._published_at = self._feed_at = float("-inf")
+        self._history = History(self.store, self.window)
+        self._window_at = self._published_at = self._history_at = float("-inf")
 
     async def status(self) -> Status:
         """The status, at most 0.3 s old. Raises Unavailable if Redis does not answer."""
@@ -134,18 +134,18 @@ class PipelineWatch:
                 self._published_at = time.monotonic()
             return self.published
 
-    async def feed(self) -> Feed:
+    async def history(self) -> History:
         """All events, at most 0.5 s old. Raises Unavailable if the store does not answer."""
         await self.journal()
         published = None
         with suppress(Unavailable):  # of Redis: the store has all events
             published = (await self.status()).spark.published
         async with self._telling:
-            feed = self._feed
-            if time.monotonic() - self._feed_at >= STORE_SECONDS:
-                await in_store(feed.refresh, published)
-                self._feed_at = time.monotonic()
-            return feed
+            history = self._history
+            if time.monotonic() - self._history_at >= STORE_SECONDS:
+                await in_store(history.refresh, published)
+                self._history_at = time.monotonic()
+            return history
 
 
 class Watches:

@@ -22,7 +22,7 @@ from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
-from cutline.services.control.feed import Event, Place
+from cutline.services.control.history import Event, Place
 from cutline.services.control.watch import STORE_SECONDS, Watches
 from tests.support import records
 from tests.support.status import status_of
@@ -311,7 +311,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     shop = store.pipeline("shop")
     watches = Watches(cast(Registry, registry), store)
     watch = watches.of(shop)
-    before = (await watch.feed()).place
+    before = (await watch.history()).place
     shop.commands.add("pause", {}, by="anna", now=1.0)
     shop.commands.put_outcome(Outcome(n=1, state="done", at=9.0, orders=Orders()))
     record = {"n": 3, "epoch": 1, "w": 1, "kept": False, "position": None, "source_time": None, "published_at": 8.0}
@@ -320,7 +320,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
 
     async def fresh(after: Place) -> list[Event]:
         await asyncio.sleep(2 * STORE_SECONDS)
-        return (await watch.feed()).after(after)
+        return (await watch.history()).after(after)
 
     found = await fresh(before)
     assert [(event.kind, event.publication, event.command) for event in found] == [
@@ -337,8 +337,8 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     again.put_entry(records.epoch(1, cause="anew", written_at=20.0))
     watch.window._listed_at = float("-inf")
     await asyncio.sleep(STORE_SECONDS)
-    assert (await watch.feed()).all() == []
-    assert ["anew" in event.text for event in (await watches.of(again).feed()).all()] == [True]
+    assert (await watch.history()).all() == []
+    assert ["anew" in event.text for event in (await watches.of(again).history()).all()] == [True]
 
 
 @pytest.mark.parametrize("path", ["", "/tables", "/splits", "/checkpoints", "/events"])
