@@ -276,8 +276,9 @@ class Statuses:
             ("cutline_checkpoint_age_seconds", self._age(leader.checkpoint.completed_at)),
         ):
             self._put(name, [pipeline], value)
+        at_stop = leader.ended is not None and leader.mode == "running"  # it is to run, and has nothing more to read
         for mode in MODES:
-            self._put("cutline_mode", [pipeline, mode], mode == leader.mode)
+            self._put("cutline_mode", [pipeline, mode], mode == ("stopped" if at_stop else leader.mode))
 
     def _binlog(self, pipeline: str, binlog: BinlogStatus) -> None:
         left = binlog.left_seconds
