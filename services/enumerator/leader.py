@@ -45,9 +45,9 @@ from hashlib import sha256
 from typing import Any
 
 from cutline.common.errors import Loss, ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
-from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.topology import ENUMERATOR, ROLES, Role, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command

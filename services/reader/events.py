@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import Key, Limits, Remedy, SnapshotSplit
+from cutline.common.mesh.messages import Key, Remedy, SnapshotSplit
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.services.reader.tables import StreamTable

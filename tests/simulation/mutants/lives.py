@@ -89,9 +89,9 @@ LIVES: tuple[Mutant, ...] = (
     ),
     of_lives(
         "a deletion says nothing while the store does not answer",
-        ENUMERATOR_DRIVER,
-        '        return f"the removal of what the store and Redis have of it{failed}"',
-        '        return ""',
+        "services/enumerator/status.py",
+        '    return f"the removal of what the store and Redis have of it{more}"',
+        '    return ""',
     ),
     mutant(
         "files are removed though a restore that needs them was commanded",
@@ -221,7 +221,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "each reader may send what all readers together may, without a checkpoint",
-        ((READER_DRIVER, "max_unsaved_bytes // len(readers)", "max_unsaved_bytes"),),
+        ((READER_DRIVER, "max_unsaved_bytes // topology.counts[READER.name]", "max_unsaved_bytes"),),
         tests="test_reader.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
     ),
     Mutant(
