@@ -27,6 +27,7 @@ from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.topology import Topology, writer_name
+from cutline.common.ops import Op
 from cutline.common.schema import META_FIELDS
 from cutline.common.store.records import EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
@@ -44,7 +45,8 @@ from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 
 CLOSING_THREADS = 8
 STATUS_SECONDS = 1.0
-OPERATIONS = {"+I": "insert", "+U": "update", "-D": "delete", "t": "truncate"}
+OPERATIONS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.TRUNCATE: "truncate"}
+"""The operations that are counted, by the metrics' names; an image before an update counts with its update."""
 METRICS_COLUMNS = 8192
 """The most columns of which a writer gives metrics at one cut, since an event loop encodes and decodes them at once:
 about 60 bytes each."""
@@ -139,9 +141,9 @@ def rows_by_operation(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
         counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary))
         # The dictionary may have texts of which there is no row.
         counted = zip(column.dictionary.to_pylist(), counts, strict=True)
-        return {OPERATIONS[op]: int(count) for op, count in counted if count}
+        return {OPERATIONS[op]: int(count) for op, count in counted if count and op in OPERATIONS}
     found = pc.value_counts(column)
-    return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist()}
+    return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist() if each["values"] in OPERATIONS}
 
 
 class Member:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.file_metrics import file_metrics
+from cutline.common.ops import Op, is_any
 from cutline.common.schema import META_FIELDS, SEQ
 from cutline.common.spill import Extent, Spill
 from cutline.common.store.records import FileMetrics, PartRef, StagedFile
@@ -300,7 +301,7 @@ class OpenChanges:
             )
         self._seq_min = low if self._seq_min is None else self._seq_min
         self._seq_max = high
-        truncates = pc.equal(batch.column(first), "t")
+        truncates = is_any(batch.column(first), Op.TRUNCATE)
         if pc.any(truncates).as_py():
             self._truncated_at = pc.max(pc.filter(seq, truncates)).as_py()
         self._file.write(batch.set_column(first + 1, _META.field(SEQ), seq))

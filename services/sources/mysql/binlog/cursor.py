@@ -24,11 +24,11 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 
 from cutline.common.errors import ConfigError, CutlineError, PositionLost, SourceLost, SourceRefused, Unavailable
 from cutline.common.positions import FilePosition, GtidSet, High, Position, Stop, parse_gtids
 from cutline.common.schema import SchemaChanges
+from cutline.services.sources.contract import Changes, Route
 from cutline.services.sources.mysql.binlog.dump import MAX_DUMP_OFFSET, Dump, maria_state, take_format
 from cutline.services.sources.mysql.binlog.event_bodies import heartbeat_place, rotation, tagged_gtid
 from cutline.services.sources.mysql.binlog.event_types import (
@@ -69,7 +69,7 @@ from cutline.services.sources.mysql.binlog.event_types import (
 )
 from cutline.services.sources.mysql.binlog.progress import Progress
 from cutline.services.sources.mysql.binlog.replay import Replay
-from cutline.services.sources.mysql.binlog.routes import Route, RouteFault, Routes, SchemaChange, TableChanges
+from cutline.services.sources.mysql.binlog.routes import Routes
 from cutline.services.sources.mysql.binlog.scanner import (
     ENDED,
     EVENT,
@@ -120,30 +120,6 @@ _FILE_NAME = re.compile(r"[^/\0]+\.[0-9]{6,10}")
 _MAX_OFFSET = 1 << 60  # so far below NEVER that events after it can't reach NEVER, nor overflow C integers
 _GRACE_SECONDS = 0.25  # how long a read whose time is over waits for the transaction's end
 _RESET_SECONDS = 20.0  # of silence, between two checks whether the binlog was reset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """The answer to one read: everything for its routes from `after` to `position`.
-
-    `rows` is how many values of `_seq` it used, `rows_inside` how many of them belong to the transaction that
-    `position` is inside of. `source_time` is the commit time (epoch seconds, the source's clock) of the newest
-    transaction read, whether or not its tables are routed; after a heartbeat, which means that the source has no more,
-    it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing more came within the wait.
-    `stopped`: the stream ends at `position`. `zero_dates` counts, by table and column, dates that no calendar has and
-    that became null.
-    """
-
-    position: Position
-    rows: int
-    rows_inside: int = 0
-    batches: tuple[TableChanges, ...] = ()
-    schemas: tuple[SchemaChange, ...] = ()
-    faults: tuple[RouteFault, ...] = ()
-    source_time: float | None = None
-    idle: bool = False
-    stopped: bool = False
-    zero_dates: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class BinlogCursor:
