@@ -19,7 +19,7 @@ from cutline.common.store.records import CheckpointEntry, ColumnMetrics, FileMet
 from cutline.common.store.store import PipelineStore
 from cutline.services.writer.__main__ import within
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
-from tests import records
+from tests.support import records
 from tests.unit.test_staging import changes, named, rows
 
 METRICS = FileMetrics(

@@ -63,9 +63,9 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
 from cutline.services.reader.member import ReaderMember
 from cutline.services.reader.unsaved import Unsaved
-from tests import records
-from tests.records import PART, read_back
 from tests.simulation.checks import freeze
+from tests.support import records
+from tests.support.records import PART, read_back
 
 SCHEMA = TableSchema(
     table_id="d.t",
