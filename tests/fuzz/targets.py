@@ -33,9 +33,9 @@ import pymysql
 from cutline.common.errors import ConfigError, SourceLost, Unavailable
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import TableSchema
+from cutline.services.sources.contract import Route
 from cutline.services.sources.mysql.binlog import cursor as cursor_module
 from cutline.services.sources.mysql.binlog import dump, event_bodies, event_types, scanner
-from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.result import ResultDecoder

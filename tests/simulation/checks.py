@@ -40,9 +40,10 @@ from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Pub
 from cutline.services.enumerator.events import BoundFound, EntryRefused, EntryWritten, JournalRead, Observed, Plan
 from cutline.services.enumerator.leader import EpochOpened, Leader
 from cutline.services.enumerator.machine import Enumerator
-from cutline.services.reader.events import ChangesRead, ChunkFailed, ReadChanges, ReadChunk
+from cutline.services.reader.events import ChunkFailed, ReadChanges, ReadChunk
 from cutline.services.reader.machine import Reader
 from cutline.services.writer.machine import CutStaged
+from tests.support.reads import changes_read
 
 if TYPE_CHECKING:
     from tests.simulation.lake import Rows
@@ -621,7 +622,7 @@ def _any_fact(world: World) -> Event:
         PartStored(checkpoint=slot, ref={}),
         CutStaged(checkpoint=slot, staged=()),
         ChunkFailed(split_id=split, attempt=1, cause=""),
-        ChangesRead(cursor=rng.choice(("main", "catch-up")), position=position, rows=0),
+        changes_read(cursor=rng.choice(("main", "catch-up")), position=position, rows=0),
         BoundFound(table_id=table, generation=1, end=None),
         Observed(held=rng.random() < 0.8, members=()),
         JournalRead(tail=slot, base=None),

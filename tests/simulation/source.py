@@ -17,9 +17,17 @@ from cutline.common.errors import PositionLost, SourceLost
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop
 from cutline.common.schema import Column, SchemaChanges, TableSchema
-from cutline.services.reader.events import ChangeBatch, ChangesRead, ReadChanges, SchemaChanged, TableFaulted
-from cutline.services.reader.tables import StreamTable
+from cutline.services.reader.events import ChangesRead, ReadChanges
+from cutline.services.sources.contract import (
+    GenerationEnded,
+    Route,
+    SchemaChange,
+    TableChanges,
+    TableFault,
+    TableUnreadable,
+)
 from cutline.services.sources.mysql.watermark import Commits
+from tests.support.reads import changes_read
 
 MYSQL, MARIADB, PLAIN = "mysql with GTID", "mariadb", "mysql without GTID"
 AGE_SECONDS = 4.0  # in the place of the 60 s that a flushed position ages before it may be a low
@@ -731,17 +739,17 @@ class SimulatedSource:
             file, offset = (place.end_file, place.end) if place else next(iter(self.boundary))
             position = Position(server=self.server, file=file, offset=offset, gtids=after.gtids, rows=rows_at)
         bodies: dict[tuple[str, int, str], list[Any]] = {}
-        schemas: list[SchemaChanged] = []
-        faults: list[TableFaulted] = []
+        schemas: list[SchemaChange] = []
+        faults: list[TableFault] = []
         seq = taken = 0
         stopped = False
         source_time = None
         limit = max_rows * (8 if order.at_boundary else 1)
         routes = dict(order.routes)
 
-        def fault(route: StreamTable, cause: str, *, restart: bool = True) -> None:
+        def fault(route: Route, cause: str, *, restart: bool = True) -> None:
             fields = {"table_id": route.table_id, "generation": route.generation, "cause": cause}
-            faults.append(TableFaulted(**fields, restart=restart))
+            faults.append(GenerationEnded(**fields) if restart else TableUnreadable(**fields))
             if not restart:
                 self.quarantined.add(route.table_id)
             routes.pop(route.table_id, None)
@@ -749,18 +757,18 @@ class SimulatedSource:
         def covers(low: Low, txn: Txn) -> bool:
             return low.covers(server=self.server, end=txn.end_place, gtid=txn.gtid)
 
-        def judged(route: StreamTable, txn: Txn) -> bool:
+        def judged(route: Route, txn: Txn) -> bool:
             """Whether the route's low covers it."""
             return covers(route.low, txn)
 
-        def ahead_of(route: StreamTable, txn: Txn) -> bool:
+        def ahead_of(route: Route, txn: Txn) -> bool:
             """Whether the catalogue was read after it, so that the route's schema may be a later one."""
             try:
                 return route.looked_at is not None and covers(route.looked_at, txn)
             except SourceLost:
                 return False
 
-        def settled(route: StreamTable, txn: Txn) -> StreamTable:
+        def settled(route: Route, txn: Txn) -> Route:
             """The first row event shows the table's columns at that time; columns that still exist keep their ids."""
             new = route.schema
             if ahead_of(route, txn):
@@ -771,7 +779,7 @@ class SimulatedSource:
                 )
                 new = replace(new, columns=columns, last_field_id=last + len(fresh))
             self.count["first row event tells earlier columns"] += new.hash != route.schema.hash
-            schemas.append(SchemaChanged(table_id=route.table_id, generation=route.generation, seq=seq, new=new))
+            schemas.append(SchemaChange(table_id=route.table_id, generation=route.generation, seq=seq, new=new))
             routes[route.table_id] = replace(route, schema=new, looked_at=None)
             return routes[route.table_id]
 
@@ -854,18 +862,18 @@ class SimulatedSource:
             if stop or taken >= max_rows:
                 break
         batches = tuple(
-            ChangeBatch(table_id=t, generation=g, schema=h, rows=len(body), size=len(body), body=body)
+            TableChanges(table_id=t, generation=g, schema_hash=h, rows=len(body), size=len(body), batch=body)
             for (t, g, h), body in bodies.items()
         )
         gone = {f.table_id for f in faults}
-        return ChangesRead(
+        return changes_read(
             cursor=order.cursor, position=position, rows=seq,
             batches=tuple(b for b in batches if b.table_id not in gone),
             schemas=tuple(schemas), faults=tuple(faults), source_time=source_time, idle=at == len(self.log),
             stopped=stopped,
         )  # fmt: skip
 
-    def _ops(self, route: StreamTable, change: Change, txn: Txn, exact: bool, fault: Any) -> list[tuple[str, Row]]:
+    def _ops(self, route: Route, change: Change, txn: Txn, exact: bool, fault: Any) -> list[tuple[str, Row]]:
         width = len(KINDS[route.table_id].key)
         if KINDS[route.table_id].keyless and change.before is not None:
             self.count["row of a table without a key changed"] += 1
@@ -894,7 +902,7 @@ class SimulatedSource:
         return out
 
     def _ddl(
-        self, route: StreamTable, txn: Txn, position: Position, seq: int, bodies: Any, schemas: Any, fault: Any
+        self, route: Route, txn: Txn, position: Position, seq: int, bodies: Any, schemas: Any, fault: Any
     ) -> int:
         try:
             past = route.live or route.high.reached_by(position)
@@ -931,5 +939,5 @@ class SimulatedSource:
                 self.count[f"{self.schema_changes}: the lake has other columns than the source"] += 1
             if past and route.high.server != self.server:
                 self.count["column changed in place after a fail-over"] += 1
-            schemas.append(SchemaChanged(table_id=route.table_id, generation=route.generation, seq=seq, new=new))
+            schemas.append(SchemaChange(table_id=route.table_id, generation=route.generation, seq=seq, new=new))
         return 0

@@ -82,7 +82,6 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.services.reader.events import (
     ChunkFailed,
-    ChunkRead,
     ChunkRowsRead,
     CloseCursor,
     ContinueChunk,
@@ -101,6 +100,7 @@ from tests.simulation.hanging import Hanging
 from tests.simulation.lake import SimulatedLake, SparkWriter
 from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, SimulatedSource, Txn
 from tests.simulation.upkeeping import Upkeeping
+from tests.support.reads import chunk_read
 from tests.support.records import LIFE
 
 LEASE_SECONDS = 5.0
@@ -1253,7 +1253,7 @@ class World:
             event = ChunkRowsRead(split_id=split.split_id, attempt=split.attempt, **sizes, body=rows)
         else:
             service.chunk = None
-            event = ChunkRead(
+            event = chunk_read(
                 split_id=split.split_id, attempt=split.attempt, rows=chunk["total"], checksum="", low=chunk["low"],
                 high=chunk["high"], schema=chunk["schema"], cut_at=chunk["cut_at"],
             )  # fmt: skip
@@ -1291,7 +1291,8 @@ class World:
             return None
         self.count[f"read by {order.cursor}"] += 1
         self.count["main read on to a transaction's end for those that wait"] += order.at_boundary
-        if event.position == order.after and not event.faults and not event.stopped:  # nothing new: the dump waits
+        read = event.changes
+        if read.position == order.after and not read.faults and not read.stopped:  # nothing new: the dump waits
             if self.rng.random() < 0.8:
                 self.later(service, self.rng.uniform(0.05, 0.4), lambda: self.changes_read(service, order))
                 return None

@@ -39,6 +39,7 @@ PURE = (
     "services/reader/machine.py",
     "services/reader/pace.py",
     "services/reader/unsaved.py",
+    "services/sources/contract.py",
     "services/sources/mysql/session.py",
     "services/sources/mysql/watermark.py",
     "services/sources/mysql/binlog/ddl.py",

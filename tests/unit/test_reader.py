@@ -51,7 +51,6 @@ from cutline.common.schema import Column, TableSchema
 from cutline.common.store.records import Members
 from cutline.common.store.store import Store
 from cutline.services.reader.events import (
-    ChangesRead,
     ChunkFailed,
     ChunkRead,
     ChunkRowsRead,
@@ -63,8 +62,10 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
 from cutline.services.reader.member import ReaderMember
 from cutline.services.reader.unsaved import Unsaved
+from cutline.services.sources.contract import GenerationEnded, SchemaChange, TableChanges
 from tests.simulation.checks import freeze
 from tests.support import records
+from tests.support.reads import changes_read, chunk_read
 from tests.support.records import PART, read_back
 
 SCHEMA = TableSchema(
@@ -231,7 +232,7 @@ def rows_of(number: int, size: int) -> ChunkRowsRead:
     return ChunkRowsRead(split_id=f"d.t:1:{number}", attempt=1, rows=1, size=size, body=[])
 
 
-def chunk_read(number: int) -> ChunkRead:
+def read_of(number: int) -> ChunkRead:
     split_id = f"d.t:1:{number}"
     return chunk_read(split_id=split_id, attempt=1, rows=1, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
 
@@ -246,7 +247,7 @@ def test_at_its_bound_a_reader_begins_no_chunk_until_a_later_marker_says_that_a_
     bench = ReaderBench(stream=False, most_bytes=100)
     bench.get(AssignSplits(splits=(split(1), split(2))))
     assert ContinueChunk(split_id="d.t:1:1", attempt=1) in bench.tell(rows_of(1, 100))
-    assert chunks_begun(bench.tell(chunk_read(1))) == []
+    assert chunks_begun(bench.tell(read_of(1))) == []
     assert (bench.reader.unsaved.full, bench.reader.unsaved.saved) == (True, 4)
     effects = bench.wait(300.0) + bench.get(Marker(checkpoint=5))
     assert sent(effects, Marker) == [Marker(checkpoint=5)] * 3
