@@ -18,6 +18,7 @@
 #   make test-full  make test with the tests marked full and many more generated cases, the demo, more seeds, 10,000,000
 #                   inputs for the decoders, both acceptances, and unit and integration tests on an empty Debian 13; takes hours:
 #                   PART=1/5 to PART=5/5 run a part of it each, in at most 45 minutes once its programs are built
+#   make map        docs/folders.md, from the first sentence of each file
 #   make manifests  k8s/*.yaml for those without Helm, from k8s/chart (needs Helm, which the first use builds in some minutes)
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
@@ -52,7 +53,7 @@ SUITES := tests/browser tests/integration tests/simulation tests/unit
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests wheels clean \
+.PHONY: setup check audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests map wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -271,6 +272,9 @@ test-python%:
 manifests: $(VENV)/.built $(VENV)/.extra-full
 	@$(PY) -m tools.needs manifests
 	@$(PY) -m tools.manifests
+
+map: $(VENV)/.packages
+	@$(PY) -m tools.folder_map
 
 # A wheel that auditwheel takes has compiled modules, and runs on every Linux of its manylinux version or newer.
 wheels: $(VENV)/.extra-wheels

@@ -1,1 +1,1 @@
-"""What tests, the bench and the demo stand on: real servers, the mesh as processes, a bench of Spark, records."""
+"""Helpers of tests, the bench and the demo: real servers, the mesh as processes, a bench of Spark, records."""

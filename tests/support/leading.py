@@ -18,7 +18,7 @@ from cutline.common.errors import Unavailable
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.presence import WIRE, Registry, Service
 from cutline.common.store.store import Store
-from cutline.services.enumerator.__main__ import Pipeline
+from cutline.services.enumerator.driver import EnumeratorDriver
 
 CONFIG = """
 name: shop
@@ -31,7 +31,7 @@ sink: {type: iceberg, warehouse: ./lake}
 @asynccontextmanager
 async def led(
     redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch, *, wire: int = WIRE
-) -> AsyncIterator[Pipeline]:
+) -> AsyncIterator[EnumeratorDriver]:
     """A pipeline that is led, with one reader and one writer that are there and do nothing, of this version."""
     monkeypatch.setenv("CDC_PASSWORD", "secret")
     config, store = parse(CONFIG, folder=folder), Store(f"file://{folder}/store")
@@ -47,7 +47,7 @@ async def led(
                     await registry.announce_presence(service)
             await asyncio.sleep(0.5)
 
-    pipeline = Pipeline(host, store.pipeline("shop"), config, Environment.read({}))
+    pipeline = EnumeratorDriver(host, store.pipeline("shop"), config, Environment.read({}))
     tasks = [asyncio.create_task(members()), asyncio.create_task(pipeline.run())]
     try:
         yield pipeline

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from cutline.common.config.pipeline import SnapshotConfig
 from cutline.common.positions import High, Low, Position
 from cutline.services.enumerator.splitter import KeyRange, Splitter
-from cutline.services.reader.member import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS
+from cutline.services.reader.driver import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS
 from cutline.services.sources.contract import ChunkResult, Route
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.catalogue import describe, table_schema

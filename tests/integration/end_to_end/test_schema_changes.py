@@ -34,9 +34,9 @@ READER = """
 import asyncio, pathlib
 from cutline.common.mesh.host import run_service
 from cutline.services.reader.__main__ import main
-from cutline.services.reader.member import ReaderMember
+from cutline.services.reader.driver import ReaderDriver
 
-changes, rows = ReaderMember._read_changes, ReaderMember._next_rows
+changes, rows = ReaderDriver._read_changes, ReaderDriver._next_rows
 
 async def while_held(holds):
     while holds():
@@ -54,7 +54,7 @@ async def held_rows(member, split):
         await while_held(lambda: not pathlib.Path(f"{table}.go").exists())
     return await rows(member, split)
 
-ReaderMember._read_changes, ReaderMember._next_rows = held_changes, held_rows
+ReaderDriver._read_changes, ReaderDriver._next_rows = held_changes, held_rows
 run_service(main)
 """
 

@@ -141,7 +141,8 @@ HANGS_WITH_FILES = """
 import os, time
 from pathlib import Path
 from cutline.common.mesh.host import run_service
-from cutline.services.writer.__main__ import Staging, main
+from cutline.services.writer.__main__ import main
+from cutline.services.writer.staging import Staging
 
 stage = Staging.stage
 

@@ -21,7 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import High, Low, Position
-from cutline.services.reader.member import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS, to_ipc
+from cutline.services.reader.driver import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS, to_ipc
 from cutline.services.sources.contract import ChunkResult, Route
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.catalogue import table_schema

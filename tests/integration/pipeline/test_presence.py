@@ -13,7 +13,7 @@ from cutline.common.mesh.channels import create, stream_name
 from cutline.common.mesh.log_lines import KEPT, LogLines
 from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry, Service
 from cutline.common.store.lives import Key, Life
-from cutline.services.enumerator.__main__ import sweep_redis
+from cutline.services.enumerator.pipelines import sweep_redis
 from tests.support.servers import Redis
 
 KEY = Key("shop.0123456789ab")

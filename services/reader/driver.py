@@ -1,4 +1,4 @@
-"""One reader in one epoch of one pipeline: carries out the orders of its machine (machine.py).
+"""The driver of one reader in one epoch of one pipeline: carries out the orders of its machine (machine.py).
 
 Chunk rows come through chunk_reading.py, changes from one `BinlogCursor` for each cursor of the machine; both run in
 threads of their own, and each result is the machine's next event.
@@ -75,7 +75,7 @@ _ENCODING = Threads("encode", 2)  # for all pipelines: it waits for nothing
 log = logging.getLogger("cutline.reader")
 
 
-class ReaderMember:
+class ReaderDriver:
     """A reader in one epoch of one pipeline: carries out what the machine orders."""
 
     def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
