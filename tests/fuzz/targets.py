@@ -443,10 +443,11 @@ class Streams:
         cursor = cursor_module.BinlogCursor(_refused, server_id=1)
         given = _InputSocket(wire, 7 if limits & 4 else len(wire) + 1)
         cursor_module.time = dump.time = given  # type: ignore[assignment]
-        connection = dump.Dump(SimpleNamespace(_sock=given), server_id=1)  # type: ignore[arg-type]
+        connection: Any = SimpleNamespace(_sock=given)
+        delivery = dump.Dump(connection, server, connect=_refused, server_id=1)
         # no larger than the packets, so that the sanitizer sees what reads behind them
         usual, scanner._BUFFER = scanner._BUFFER, max(len(wire), 64)
-        cursor._stream, cursor._at = cursor.stream(connection, server, position), position
+        cursor._stream, cursor._at = cursor.stream(delivery, position), position
         scanner._BUFFER = usual
         cursor._stream.scanner.start_at(position.file, position.offset)
         routes = {} if limits & 8 else every

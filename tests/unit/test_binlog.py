@@ -457,16 +457,20 @@ def inserted(table_id: str, *keys: int) -> bytes:
     return MAPS[table_id][:6] + event(T, [image(T, [key]) for key in keys])[6:]
 
 
+def dump_of(connection: Any, server: Server) -> Dump:
+    return Dump(connection, server, connect=lambda: pytest.fail("it connects"), server_id=7)
+
+
 class FedCursor:
     """A cursor that reads made-up bytes, as if it had connected before them."""
 
     def __init__(self, log: Log, executed: GtidSet = GtidSet.EMPTY) -> None:
         self.cursor = BinlogCursor(lambda: pytest.fail("it connects"), server_id=1)
         self.server_end, cursor_end = socket.socketpair()
-        dump = Dump(SimpleNamespace(_sock=cursor_end), server_id=1)  # type: ignore[arg-type]
         server = Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)
+        self.delivery = dump_of(SimpleNamespace(_sock=cursor_end), server)
         self.at = Position(server="s", file="binlog.000001", offset=4, gtids=str(executed))
-        self.stream = self.cursor.stream(dump, server, self.at)
+        self.stream = self.cursor.stream(self.delivery, self.at)
         self.scanner = self.stream.scanner
         self.scanner.use_checksums(log.checksum)
         self.cursor._stream = self.stream
@@ -740,8 +744,8 @@ def test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read(monk
     fed, now, asked = FedCursor(log), 100.0, []
     clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
     monkeypatch.setattr(cursor_module, "time", clock)
-    monkeypatch.setattr(fed.cursor, "_check_end", lambda position: asked.append((now, position.offset)))
-    receive = fed.stream._dump.receive
+    monkeypatch.setattr(fed.delivery, "check_end", lambda position: asked.append((now, position.offset)))
+    receive = fed.delivery.receive
 
     def at_the_reads_end(scanner: Scanner, seconds: float, *, leisurely: bool = False) -> bool:
         nonlocal now
@@ -754,7 +758,7 @@ def test_a_binlog_that_was_reset_is_found_though_a_heartbeat_ends_each_read(monk
         assert not changes.idle
         fed.at = changes.position
 
-    monkeypatch.setattr(fed.stream._dump, "receive", at_the_reads_end)
+    monkeypatch.setattr(fed.delivery, "receive", at_the_reads_end)
     for number in range(1, 31):
         log.begin(number).event(XID, bytes(8))
         read()
@@ -1446,7 +1450,7 @@ def test_a_dump_has_the_statements_text_where_sizes_place_the_events(
 ) -> None:
     connection: Any = Commands()
     server = Server(flavour="mariadb", version=(11, 8), identity="s", gtid=True, states_ends=states_ends)
-    Dump(connection, server_id=7).begin(server, scanning(), flags=until_end)
+    dump_of(connection, server).request(scanning(), flags=until_end)
     (*_, (command, body)) = connection.sent
     assert (command, body) == (0x12, struct.pack("<IHI", 4, flags | until_end, 7) + b"binlog.000001")
 
@@ -1479,4 +1483,4 @@ def answer(code: int, text: str) -> Exception:
     log.packet(b"\xff" + struct.pack("<H", code) + b"#HY000" + text.encode())
     assert feed(it, log.bytes) == [(scanner.SERVER_MESSAGE, 0)]
     connection: Any = Commands()
-    return Dump(connection, server_id=7).failure(it)
+    return dump_of(connection, Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)).failure(it)
