@@ -24,6 +24,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,7 +33,7 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.mesh import host as mesh_host
 from cutline.common.mesh import loop as mesh_loop
-from cutline.common.mesh import parts as mesh_parts
+from cutline.common.mesh.ports import Pools, Ports
 from cutline.common.store import commands as commands_module
 from cutline.common.store import lives as lives_module
 from cutline.common.store import store as store_module
@@ -41,6 +42,7 @@ from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator import commanding, pipelines
 from cutline.services.enumerator import driver as enumerator_driver
+from cutline.services.enumerator.ports import Sources
 from cutline.spark_writer import apply, serve, upkeep
 from cutline.spark_writer.sinks.iceberg import purging
 from cutline.spark_writer.sinks.iceberg.owner import ID
@@ -53,9 +55,11 @@ from tests.simulation.surroundings import (
     Host,
     Lake,
     LakeTable,
+    LeaderStreams,
     Lease,
     Pool,
     Publications,
+    Registry,
     Source,
     adopt,
     drop_branches,
@@ -77,6 +81,11 @@ CHECKPOINT_SECONDS = 30.0
 """Once all is calm each pipeline has a checkpoint of this age at most, whatever hangs in another one."""
 KEPT_SECONDS = 300.0
 SAYS_SECONDS = 20.0
+OF_A_LEADER = frozenset({
+    "restorable", "restorable_savepoints", "place_after", "Commands.taker", "Commands.take",
+    "PipelineStore.put_deleting", "PipelineStore.purges",
+})  # fmt: skip
+"""Calls to the store that only a leader makes, beside those of its `Commanding`."""
 
 
 # --- the world ---
@@ -111,6 +120,7 @@ class LivesWorld:
         self.down: dict[str, float] = {}  # until when the store, Redis, or the lake answers nobody
         self.finished = 0
         self.hangs = rng.choice(("", "", *NAMES))  # the pipeline whose source never answers a SELECT
+        self.drawn = random.Random(rng.random())  # ids
 
     def tell(self, text: str) -> None:
         self.story.append(f"{self.clock.now:8.3f} {text}")
@@ -130,7 +140,7 @@ class LivesWorld:
             for _ in range(2):
                 self.begin("enumerator", partial(self.actors.run_loop, partial(enumerators, self)))
             for role in ("reader", "writer"):
-                self.begin(role, partial(self.actors.run_loop, partial(members.serve, self, role)))
+                self.begin(role, partial(self.actors.run_loop, partial(serve_members, self, role)))
             for _ in range(rng.choice((1, 1, 2))):
                 self.begin("spark", self.spark)
             for name in NAMES:
@@ -329,12 +339,14 @@ class LivesWorld:
 
     # --- checks ---
 
-    async def of_a_leader(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """A call to the store that only a leader makes: no service begins one of a pipeline once it has noticed that
-        another leads that."""
+    async def in_store(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """A call to the store: of those that only a leader makes, no service begins one of a pipeline once it has
+        noticed that another leads that."""
         assert self.actors.current is not None
         process = self.actors.current.process
-        about = getattr(call, "__self__", None) or arguments[0]
+        about = getattr(call, "__self__", None) or (arguments[0] if arguments else None)
+        if not (isinstance(about, commanding.Commanding) or call.__qualname__ in OF_A_LEADER):
+            return await self.actors.in_thread(call, *arguments)
         key = getattr(about, "store", about)._folder.life.key
         if not process.dead and key not in self.hosts[process].leads:
             raise self.wrong(f"{process.name} does not lead {key} any more, and begins {call.__qualname__}")
@@ -444,21 +456,6 @@ def simulated(world: LivesWorld) -> Iterator[None]:
     """The services work in this world."""
     actors = world.actors
 
-    async def create(redis: Any, names: list[tuple[Key, Any]], about: Any) -> None:
-        world.visit("redis")
-        for key, channel in names:
-            world.streams.of[key][channel] = deque()
-
-    async def drop(redis: Any, key: Key, *, before: int) -> int:
-        world.visit("redis")
-        if before > 10**9:
-            world.forgets(key)
-        world.streams.drop(key, before)
-        return 0
-
-    async def memory(redis: Any) -> None:
-        return None
-
     class Thread:
         def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
             self._call, self._actor, self._process = partial(target, *args), None, actors.current.process  # type: ignore[union-attr]
@@ -476,10 +473,8 @@ def simulated(world: LivesWorld) -> Iterator[None]:
     def started(store: PipelineStore, lake: Any, *, engine: str, retention: Any, clock: Any) -> Any:
         return apply.Incarnation(store, lake, engine=engine, retention=RETENTION, clock=world.clock.time)
 
-    drawn = random.Random(world.rng.random())
-    secrets = SimpleNamespace(token_hex=lambda size: drawn.randbytes(size).hex())
+    secrets = SimpleNamespace(token_hex=lambda size: world.drawn.randbytes(size).hex())
     threading = SimpleNamespace(Thread=Thread, Event=partial(Event, actors))
-    threads = SimpleNamespace(call=actors.in_thread)
     lead = partial(serve.Lead)
     nobody = SimpleNamespace(of=lambda _: None, sweep=lambda _: None)
     session = SimpleNamespace(start=lambda _: None, for_pipeline=lambda *_: None, first_line=str)
@@ -487,21 +482,10 @@ def simulated(world: LivesWorld) -> Iterator[None]:
         (lives_module, {"time": world.clock, "secrets": secrets, "_KEPT_SECONDS": KEPT_SECONDS}),
         (store_module, {"time": world.clock, "secrets": secrets}),
         (commands_module, {"secrets": secrets}),
-        (mesh_loop, {"time": world.clock, "TICK_SECONDS": 1.0}),
-        (mesh_host, {"in_store": actors.in_thread, "TICK_SECONDS": 0.5}),
-        (mesh_parts, {"in_store": actors.in_thread}),
-        (commanding, {
-            "time": world.clock, "in_store": world.of_a_leader, "_REMOVING": SimpleNamespace(call=world.of_a_leader),
-        }),
-        (pipelines, {"in_store": actors.in_thread, "SWEEPING": threads, "SWEEP_SECONDS": SWEEP_SECONDS}),
-        (enumerator_driver, {
-            "time": world.clock, "secrets": secrets, "in_store": actors.in_thread, "SWEEPING": threads,
-            "Lease": Lease, "SourceReader": Source,
-            "channels": SimpleNamespace(
-                create=create, drop=drop, free=None, stream_name=lambda key, epoch, *pair: (key, (epoch, *pair)),
-            ),
-            "Links": members.Links, "memory": memory, "STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5,
-        }),
+        (mesh_loop, {"TICK_SECONDS": 1.0}),
+        (mesh_host, {"TICK_SECONDS": 0.5}),
+        (pipelines, {"SWEEP_SECONDS": SWEEP_SECONDS}),
+        (enumerator_driver, {"STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5}),
         (serve, {
             "time": world.clock, "threading": threading, "session": session, "_check": lambda _: None,
             "Lake": partial(Lake, world), "catalogue": SimpleNamespace(faults=lambda *_: []), "Incarnation": started,
@@ -535,6 +519,22 @@ def simulated(world: LivesWorld) -> Iterator[None]:
 async def enumerators(world: LivesWorld) -> None:
     """One enumerator process."""
     environment: Any = SimpleNamespace(readers=1, writers=1, run=None)
-    store = store_of(world)
-    host: Any = Host("enumerator", world, store)
-    await pipelines.serve(host, store, environment)
+    host: Any = Host("enumerator", world, store_of(world), ports_of(world))
+    await pipelines.serve(host, environment, Sources(open=Source, verify_reach=lambda source, place: None))
+
+
+async def serve_members(world: LivesWorld, role: str) -> None:
+    """One reader process, or writer process."""
+    await members.serve(world, role, replace(ports_of(world), notes=members.Presence(world)))
+
+
+def ports_of(world: LivesWorld) -> Ports:
+    """The ports of one process."""
+    threads: Any = SimpleNamespace(call=world.actors.in_thread, end=lambda call=None: None)
+    store: Any = SimpleNamespace(call=world.in_store)
+    pools = Pools(own=lambda name, most: threads, store=store, sweep=threads, remove=store, encode=threads)
+    links: Any = partial(members.Links, world)
+    return Ports(
+        clock=world.clock, token=lambda size: world.drawn.randbytes(size).hex(), pools=pools, notes=Registry(world),
+        links=links, streams=LeaderStreams(world), lease=partial(Lease, world),
+    )  # fmt: skip

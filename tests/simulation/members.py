@@ -18,7 +18,8 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, SavePart, Send
-from cutline.common.mesh.parts import Parts, load_part
+from cutline.common.mesh.parts import Parts, PartSaving, load_part
+from cutline.common.mesh.ports import Ports
 from cutline.common.mesh.presence import WIRE
 from cutline.common.mesh.silence import Silence
 from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
@@ -127,8 +128,8 @@ class Presence(Registry):
 class Member:
     """A reader or a writer in one epoch of one pipeline: carries out the orders of the real machine."""
 
-    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        self.world: Any = host.redis
+    def __init__(self, world: LivesWorld, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
+        self.world: Any = world
         self.store, self.epoch, self.incarnation = store, entry.slot, host.incarnation
         readers, writers = entry.members.readers, entry.members.writers
         topology = Topology.of(len(readers), len(writers))
@@ -146,11 +147,12 @@ class Member:
             machine, inbound=topology.cut_inbound(self.name), outbound=topology.cut_outbound(self.name),
             recording=host.role == "reader", after=self.epoch,
         )  # fmt: skip
-        self.parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
+        parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
+        self.parts = PartSaving(parts, host.ports)
         self.links = Links(
             self.world, store.key, self.epoch, self.name, inbound=topology.inbound(self.name), outbound=()
         )
-        self.loop = Loop(self.process.handle, self._perform)
+        self.loop = Loop(self.process.handle, self._perform, host.ports.clock)
         self.reads = host.role == "reader"
         self.split: Any = None
         self.given = 0
@@ -219,13 +221,12 @@ class Member:
         return CutStaged(checkpoint=order.checkpoint, staged=tuple(found))
 
 
-async def serve(world: LivesWorld, role: str) -> None:
+async def serve(world: LivesWorld, role: str, ports: Ports) -> None:
     """One service process: the real host, which joins each epoch that names it."""
     assert world.actors.current is not None
     process = world.actors.current.process
-    host: Any = Host.__new__(Host)
-    host.role, host.redis, host.store, host.incarnation = role, world, store_of(world), world.name(role)
-    host.registry, host.failed, host.leads, host.asked_to_end = Presence(world), {}, set(), asyncio.Event()
+    host: Any = Host(role, store_of(world), ports)
+    host.incarnation = world.name(role)
 
     async def present() -> None:
         while True:
@@ -240,7 +241,7 @@ async def serve(world: LivesWorld, role: str) -> None:
 
     async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
         world.count[f"lives: {role} joined an epoch"] += 1
-        member = await world.actors.in_thread(Member, host, store, entry, index)
+        member = await world.actors.in_thread(Member, world, host, store, entry, index)
         await member.run()
 
     await host.serve(join)

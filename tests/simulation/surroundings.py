@@ -4,7 +4,7 @@ catalogue with its tables. Each call to them is a step at which another process 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.mesh.ports import Ports
 from cutline.common.schema import TableSchema
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.lives import Key, Lives
@@ -151,8 +152,8 @@ class Registry:
 class Lease:
     """A lease in Redis."""
 
-    def __init__(self, redis: LivesWorld, name: str, owner: str, ttl_seconds: float) -> None:
-        self.world, self.name, self.owner, self.ttl = redis, name, owner, ttl_seconds
+    def __init__(self, world: LivesWorld, pipeline: Key, owner: str, ttl_seconds: float) -> None:
+        self.world, self.name, self.owner, self.ttl = world, pipeline, owner, ttl_seconds
 
     async def acquire(self) -> bool:
         self.world.visit("redis")
@@ -168,17 +169,41 @@ class Lease:
             del self.world.leases[self.name]
 
 
+class LeaderStreams:
+    """The streams in Redis, as a leader makes and removes them."""
+
+    def __init__(self, world: LivesWorld) -> None:
+        self.world = world
+
+    async def create(self, key: Key, epoch: int, channels: Any, *, leader: str) -> None:
+        self.world.visit("redis")
+        for pair in channels:
+            self.world.streams.of[key][(epoch, *pair)] = deque()
+
+    async def drop(self, key: Key, *, before: int) -> int:
+        self.world.visit("redis")
+        if before > 10**9:
+            self.world.forgets(key)
+        self.world.streams.drop(key, before)
+        return 0
+
+    async def free(self, key: Key) -> int:
+        raise AssertionError("Redis is never full here")
+
+    async def tight(self) -> bool:
+        return False
+
+
 class Host:
     """The host of an enumerator."""
 
-    def __init__(self, role: str, redis: LivesWorld, store: Store) -> None:
-        self.role, self.redis, self.store = role, redis, store
-        self.registry = Registry(redis)
-        self.incarnation = redis.name(role)
+    def __init__(self, role: str, world: LivesWorld, store: Store, ports: Ports) -> None:
+        self.role, self.store, self.ports = role, store, ports
+        self.incarnation = world.name(role)
         self.leads: set[Key] = set()
         self.asked_to_end = asyncio.Event()
-        assert redis.actors.current is not None
-        redis.hosts[redis.actors.current.process] = self
+        assert world.actors.current is not None
+        world.hosts[world.actors.current.process] = self
 
     async def present(self) -> None:
         await asyncio.Event().wait()

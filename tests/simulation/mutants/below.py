@@ -100,8 +100,8 @@ BELOW = (
     unit(
         "a member joins the epoch of a life that is not the current one",
         HOST,
-        "life = await in_store(self.store.life, key)",
-        "life = await in_store(lambda: self.store.pipeline(pipeline).life)",
+        "life = await self.ports.pools.store.call(self.store.life, key)",
+        "life = await self.ports.pools.store.call(lambda: self.store.pipeline(pipeline).life)",
         "test_host.py",
     ),
     unit(
