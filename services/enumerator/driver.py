@@ -640,7 +640,7 @@ class EnumeratorDriver:
     async def _sweep(self) -> None:
         """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
         with suppress(Unavailable):
-            removed = await self.ports.pools.sweep.call(self.store.sweep)
+            removed = await self.ports.pools.sweep.call(self.store.removal.sweep)
             log.info("pipeline %s: removed %d files of earlier epochs", self.name, len(removed))
 
     def _restored(self, plan: Plan, base: int) -> Enumerator:

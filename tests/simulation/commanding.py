@@ -225,7 +225,7 @@ class Operators:
                 entry = store.entry(command.arguments["checkpoint"])
                 if not isinstance(entry, CheckpointEntry) or not entry.kept:
                     return CommandAnswered(n=command.n, state="refused", cause="no savepoint", remedy="another one")
-                store.release(entry.slot, command.n)
+                store.removal.release(entry.slot, command.n)
                 return CommandAnswered(n=command.n, state="done", result={"checkpoint": entry.slot})
             case FindOutcome(command=command):
                 outcome = store.commands.outcome(command.arguments["command"])

@@ -155,7 +155,7 @@ class Upkeeping:
             return
         spark.upkeep._progress.published = spark.published
         spark.upkeep._to_compact.clear()  # compaction is a matter of the lake's files, which there are none of here
-        self.released |= spark.store.released()
+        self.released |= spark.store.removal.released()
         spark.upkeep.run()
         whatever_can_be_restored_is_whole(self.world)
 
@@ -186,7 +186,7 @@ def _restorable(world: World) -> list[Publication]:
     found = {record.n: record for record in (*within, *newest)}
     kept = [n for n in sorted(publications, reverse=True) if publications[n].kept and n in on_chain]
     released = world.upkeeping.released
-    released |= store.released()
+    released |= store.removal.released()
     for n in kept[:SAVEPOINTS]:
         if n not in released:
             found[n] = publications[n]

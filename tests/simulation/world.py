@@ -188,7 +188,7 @@ class SimulatedStore:
             return False
         if self.open().publication(record.n) != record:
             raise Failure(f"publication {record.n} reads otherwise than it was written")
-        if record.n < (oldest := self.open().retired()[0]):
+        if record.n < (oldest := self.open().removal.retired()[0]):
             raise Failure(f"publication {record.n} is made, and retention has removed all before {oldest}")
         self.publications[record.n] = record
         return True
@@ -1031,7 +1031,7 @@ class World:
                 service.parts = Parts(
                     service.store, member="enumerator", epoch=effect.epoch, incarnation=service.incarnation
                 )
-                service.store.sweep()
+                service.store.removal.sweep()
                 self.later(service, self.lag(2), lambda: self.open_epoch(service, effect))
             case CloseEpoch():
                 service.token = None

@@ -3,7 +3,7 @@ rule; a world of bytes (stream, store, channels) or a file of unit tests must no
 
 from __future__ import annotations
 
-from tests.simulation.mutants import CHAIN, ENUMERATOR, LEADER, READER, READER_TABLES, RETENTION, STORE, Mutant
+from tests.simulation.mutants import CHAIN, ENUMERATOR, LEADER, READER, READER_TABLES, REMOVAL, RETENTION, STORE, Mutant
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 PROGRESS = "services/sources/mysql/binlog/progress.py"
@@ -281,7 +281,7 @@ BELOW = (
     ),
     unit(
         "a full record is removed while another one between it and the restorable ones builds on it",
-        STORE,
+        REMOVAL,
         "    while new:\n        new = {since",
         "    for _ in (1,):\n        new = {since",
         "test_store.py::test_a_burst_of_changes_is_not_repeated_by_later_entries",
@@ -440,8 +440,8 @@ BELOW = (
     store(
         "a claim that another has got is ours",
         STORE,
-        '            if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):\n',
-        '            if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}) or w > 1:\n',
+        '            if self._put(numbered("spark", w), {"nonce": nonce, "w": w}):\n',
+        '            if self._put(numbered("spark", w), {"nonce": nonce, "w": w}) or w > 1:\n',
     ),
     store(
         "a full disk is no answer that can be waited for",
