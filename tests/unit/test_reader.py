@@ -62,7 +62,7 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.contract import GenerationEnded, SchemaChange, TableChanges
-from tests.simulation.checks import freeze
+from tests.simulation.checks.freeze import freeze
 from tests.support import records
 from tests.support.ports import ports
 from tests.support.reads import changes_read, chunk_read

@@ -134,8 +134,8 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "snapshots expire by their age alone",
         UPKEEP,
-        "                    kept=kept.of(table_id),\n",
-        "                    kept=(),\n",
+        "before_ms=min(before_ms, *made_ms), kept=kept.of(table_id))",
+        "before_ms=min(before_ms, *made_ms), kept=())",
     ),
     mutant(
         "staged files stay when their rows are in the lake",
