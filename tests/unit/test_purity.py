@@ -56,6 +56,7 @@ PURE = (
     "common/journal/publishing.py",
     "common/store/command_records.py",
     "services/enumerator/agenda.py",
+    "services/enumerator/requests.py",
     "services/enumerator/table_commands.py",
 )
 LIBRARY = {
