@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import Limits, Remedy, SnapshotSplit
+from cutline.common.mesh.messages import Remedy, SnapshotSplit
 from cutline.common.positions import Position, Stop
 from cutline.services.sources.contract import Changes, ChunkResult, Route
 

@@ -48,12 +48,17 @@ PURE = (
     "services/sources/mysql/decode/charsets.py",
     "services/sources/mysql/decode/codes.py",
     "services/writer/machine.py",
+    "common/limits.py",
+    "common/measures.py",
+    "common/status/form.py",
+    "common/status/parts.py",
     "common/store/chain.py",
     "common/journal/batches.py",
     "common/journal/plan.py",
     "common/journal/publishing.py",
     "common/store/command_records.py",
     "services/enumerator/agenda.py",
+    "services/enumerator/requests.py",
     "services/enumerator/table_commands.py",
 )
 LIBRARY = {
