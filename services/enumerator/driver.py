@@ -73,6 +73,7 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator, commands_in
 from cutline.services.enumerator.ports import Source, Sources
+from cutline.services.enumerator.requests import request_of
 from cutline.services.enumerator.status import TablesShown, deletion_awaits, of_leader
 from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
@@ -467,7 +468,7 @@ class EnumeratorDriver:
             return JournalRead(
                 tail=tail,
                 base=base,
-                answered=newest.request if isinstance(newest, CheckpointEntry) else None,
+                answered=request_of(newest.request) if isinstance(newest, CheckpointEntry) else None,
                 anew=last.anew if isinstance(last, EpochEntry) else None,
                 floor=epoch.floor if isinstance(epoch, EpochEntry) else 0,
                 highest=newest.highest if isinstance(newest, CheckpointEntry) else 0,
@@ -572,7 +573,7 @@ class EnumeratorDriver:
     async def _sweep(self) -> None:
         """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
         with suppress(Unavailable):
-            removed = await self.ports.pools.sweep.call(self.store.sweep)
+            removed = await self.ports.pools.sweep.call(self.store.removal.sweep)
             log.info("pipeline %s: removed %d files of earlier epochs", self.name, len(removed))
 
     def _restored(self, plan: Plan, base: int) -> Enumerator:

@@ -19,6 +19,7 @@ from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import Anew, CheckpointEntry, Entry
+from cutline.services.enumerator.requests import Request
 from cutline.services.enumerator.splitter import KeyRange
 
 
@@ -98,7 +99,7 @@ class JournalRead(Event):
 
     tail: int
     base: int | None
-    answered: str | None = None
+    answered: Request | None = None
     anew: Anew | None = None
     floor: int = 0
     highest: int = 0

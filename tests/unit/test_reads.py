@@ -214,7 +214,7 @@ def test_the_window_has_events_changes_and_schemas_and_takes_new_entries_only_on
     store.put_entry(records.checkpoint(4, tables={"a.b": tables["a.b"]}))
     window.refresh()
     assert window.events[-1].text == "a.c is no longer captured"
-    store.release(3, 1)
+    store.removal.release(3, 1)
     assert window.savepoints() == []
     assert window.epoch() is not None
 
