@@ -148,7 +148,7 @@ class Drivers:
             if service.leader is None and token != service.token:
                 effects.popleft()
                 continue
-            if world.troubled and world.rng.random() < self.crash_rate:
+            if world.goes_wrong("crash between two effects", self.crash_rate):
                 world.count["crash between two effects"] += 1
                 world.mesh.crash(service, f"before {type(effect).__name__}")
                 return
@@ -248,7 +248,8 @@ class Drivers:
             case ReadJournal():
                 world.at(world.lag(), world.leading.read_journal, service, service.leader)
             case WriteEntry(entry=entry):
-                delay = world.lag(2) if world.rng.random() < 0.9 or not world.troubled else world.rng.uniform(1.0, 12.0)
+                late = world.rng.random() >= 0.9 and world.troubled and world.steps.happens("slow write of an entry")
+                delay = world.rng.uniform(1.0, 12.0) if late else world.lag(2)
                 world.count["slow write of an entry"] += delay > 1.0
                 if delay > 1.0 and world.rng.random() < 0.2:
                     world.at(world.rng.uniform(0.0, 1.0), world.faults.rebuild_leader, service)
