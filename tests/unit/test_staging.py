@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.journal.plan import Staged
 from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, Column, TableSchema
 from cutline.common.store import backends
 from cutline.common.store.records import StagedFile
@@ -26,7 +27,7 @@ from cutline.services.writer import machine, staging
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk, Staging
 from cutline.spark_writer.sinks.iceberg.columns import Layout
 from cutline.spark_writer.sinks.iceberg.local import reduced
-from cutline.spark_writer.sinks.iceberg.staged import LIVE, Staged, rows_of
+from cutline.spark_writer.sinks.iceberg.staged import LIVE, rows_of
 from tests.support import records
 
 T = TableSchema(
@@ -231,6 +232,18 @@ def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(store: Pipeli
     layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
     last = reduced(store, [Staged(record=record, schema=schema)], layout, record.truncated_at)
     assert last[SEQ].to_pylist() == [103]
+
+
+def test_an_image_before_an_update_never_counts_as_the_living_row(store: PipelineStore) -> None:
+    file = OpenChanges(store, **named())
+    file.append(changes(["+I", "-U", "+U", "-D", "-U"]), 100)
+    record = file.close()
+    layout = Layout(schema=T, generation=2, offset=0, arrow=T.arrow, java=None)
+    last = reduced(store, [Staged(record=record, schema=T)], layout, None)
+    found = dict(zip(last[SEQ].to_pylist(), last[LIVE].to_pylist(), strict=True))
+    assert 101 not in found
+    assert 104 not in found
+    assert found == {100: True, 102: True, 103: False}
 
 
 def test_a_column_may_have_any_name_of_ours(store: PipelineStore) -> None:

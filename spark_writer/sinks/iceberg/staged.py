@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cutline.common.errors import ProtocolError
+from cutline.common.journal.plan import Staged, StagedLost
 from cutline.common.keys import comparable
+from cutline.common.ops import NEVER_LAST, Op, is_any
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.backends import store_errors
 from cutline.common.store.records import StagedFile
@@ -34,33 +36,6 @@ from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
 LIVE = "_live"
 GROUP_ROWS, GROUP_BYTES = 1_000_000, 1 << 30
 """A group of staged files becomes a data file, or one for each partition."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
-    """One staged file of a batch, or its row groups `part`: its journal record, the schema and the number of its rows.
-
-    The part with the first row group stands for the whole file where that is verified.
-    """
-
-    record: StagedFile
-    schema: TableSchema
-    part: range | None = None
-    part_rows: int = 0
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.record.rows if self.part is None else self.part_rows
-
-    @property
-    def size(self) -> int:
-        """The bytes of these rows in the file, about."""
-        return self.record.size * self.rows // max(1, self.record.rows)
-
-
-class StagedLost(ProtocolError):
-    """A staged file is missing or differs from its record: a fault of the store, not of the file's table."""
 
 
 def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> list[Any]:
@@ -139,7 +114,8 @@ def key_names(layout: Layout) -> list[str]:
 
 def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int | None) -> Iterator[pa.Table]:
     """Yield the changes in a staged file by row group, without their values: the key's columns `k0`, `k1`, ... in the
-    lake's types, made `comparable` (common/keys.py), `_seq`, and `_live` (False for a deletion).
+    lake's types, made `comparable` (common/keys.py), `_seq`, and `_live` (False for a deletion). TRUNCATEs and images
+    before updates are left out.
 
     Changes up to `_seq` `after` (that of a TRUNCATE) are left out. StagedLost as `adopt`. ProtocolError if a table
     without a key has changes that are no inserts.
@@ -150,11 +126,11 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
     with verified(store, staged) as file:
         for at in staged.part or range(file.num_row_groups):
             read = file.read_row_group(at, columns=[*columns, SEQ, OP])
-            wanted = pc.not_equal(read[OP], "t")
+            wanted = pc.invert(is_any(read[OP], *NEVER_LAST))
             if after is not None:
                 wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
             read = read.filter(wanted)
-            if not key and pc.any(pc.not_equal(read[OP], "+I")).as_py():
+            if not key and not pc.all(is_any(read[OP], Op.INSERT)).as_py():
                 raise ProtocolError(
                     f"{layout.schema.table_id} has no key, and {staged.record.path} has changes of it that are no"
                     " inserts; read the table again"
@@ -163,7 +139,7 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
                 comparable(read[name].cast(layout.schema.field(column).type))
                 for name, column in zip(columns, key, strict=True)
             ]
-            live = pc.not_equal(read[OP], "-D")
+            live = pc.invert(is_any(read[OP], Op.DELETE))
             yield pa.table([*keys, read[SEQ], live], names=[*key_names(layout), SEQ, LIVE])
 
 

@@ -30,8 +30,11 @@ UNSAVED = "services/reader/unsaved.py"
 READER_TABLES = "services/reader/tables.py"
 WATERMARK = "services/sources/mysql/watermark.py"
 WRITER = "services/writer/machine.py"
+BATCHES = "common/journal/batches.py"
 CHAIN = "common/store/chain.py"
+PUBLISHING = "common/journal/publishing.py"
 STORE = "common/store/store.py"
+REMOVAL = "common/store/removal.py"
 RETENTION = "spark_writer/retention.py"
 READS = "tests/simulation/source/reads.py"
 PLACES = "tests/simulation/source/places.py"
@@ -258,8 +261,8 @@ MUTANTS = (
     mutant(
         "each cursor counts its own changes",
         READER,
-        "        self.seq += event.rows",
-        "        self.seq += event.rows if event.cursor == MAIN else 0",
+        "        self.seq += read.rows",
+        "        self.seq += read.rows if event.cursor == MAIN else 0",
     ),
     mutant(
         "a table is live before main has reached its highest high",
@@ -293,11 +296,16 @@ MUTANTS = (
     ),
     mutant(
         "a checkpoint inside a transaction is published",
-        CHAIN,
+        BATCHES,
         "        if not entry.inside and entry.slot",
         "        if entry.slot",
     ),
-    mutant("a table is shown before it is live", CHAIN, "if at_cut.show and held is None:", "if done is not None:"),
+    mutant(
+        "a table is shown before it is live",
+        PUBLISHING,
+        "if at_cut.show and held is None:",
+        "if done is not None:",
+    ),
     mutant(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
         READING,
@@ -317,7 +325,7 @@ MUTANTS = (
     ),
     mutant(
         "main moves to an older publication",
-        CHAIN,
+        PUBLISHING,
         "((own and shown_n <= n) or shown_n not in chain(min(shown_n, n)))",
         "True",
     ),
@@ -499,20 +507,20 @@ MUTANTS = (
     ),
     mutant(
         "the schemas that a part alone names are swept",
-        STORE,
+        REMOVAL,
         'for file in body["staged"]} | set(body["replaced"])',
         'for file in body["staged"]}',
         first=970,
     ),
     mutant(
         "a record that others build on is removed with what is older",
-        STORE,
-        "- restorable - _bases(restorable, bodies)):",
+        REMOVAL,
+        "- restorable - _bases(restorable, entries)):",
         "- restorable):",
     ),
     mutant(
         "a part that others build on is removed with its entry",
-        STORE,
+        REMOVAL,
         "sorted(existing & done - needed)",
         "sorted(existing & done)",
     ),
@@ -524,14 +532,14 @@ MUTANTS = (
     mutant(
         "a deposed leader's slow entry takes a slot whose entry was removed",
         STORE,
-        "        if won and slot < self.retired()[0]:\n",
+        "        if won and slot < self.removal.retired()[0]:\n",
         "        if False:\n",
         first=890,
     ),
     mutant(
         "a publication of a start far behind stays though retention removed its number",
         STORE,
-        "        if won and (record.n < self.retired()[0] or not all(",
-        "        if False and (record.n < self.retired()[0] or not all(",
+        "        if won and (\n            record.n < self.removal",
+        "        if False and (\n            record.n < self.removal",
     ),
 )
