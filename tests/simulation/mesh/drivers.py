@@ -47,6 +47,7 @@ from tests.simulation.checks.limits import limits_are_obeyed
 from tests.simulation.checks.restored import enumerator_part_restores
 from tests.simulation.mesh.probe import Probe
 from tests.simulation.mesh.service import SimulatedService
+from tests.simulation.mesh.sometimes import note_states
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -97,6 +98,7 @@ class Drivers:
                     except (ProtocolError, SourceLost) as error:
                         raise Failure(f"{service.name} refused {event}: {error!r}") from error
                     self.check(service.process, event)
+                    note_states(world.count, service.process)
                 else:
                     continue
                 service.effects.extend((service.token, effect) for effect in effects)
@@ -122,6 +124,7 @@ class Drivers:
             service.probe.count(effects)
             leader.process.machine = service.probe
         self.check(leader, event)
+        note_states(world.count, leader)
         if before != leader.state:
             world.tell_story(f"{service.incarnation}: {before} -> {leader.state} ({leader.cause})")
             if before == "opening":
