@@ -128,8 +128,8 @@ class Street:
 def waits(pipeline: Pipeline) -> bool:
     """Whether a reader or the enumerator says that it waits for the source."""
     parts = pipeline.status()
-    said = [parts.get(part, {}).get("waiting_for") for part in ("reader-0", "enumerator")]
-    return any("the source" in (each or "") for each in said)
+    awaited = [parts.get(part, {}).get("waiting_for") for part in ("reader-0", "enumerator")]
+    return any("the source" in (each or "") for each in awaited)
 
 
 @pytest.fixture(scope="module")
