@@ -1,8 +1,8 @@
 """The rules of the house, as a test: how long code may be, what it may be called, and what prose may name.
 
 `EXCEPTED` has what a rule does not fit, `LEFT` what is still to be mended, each with the reason. They only become
-shorter: an entry that no longer breaks its rule fails. tests/unit/test_folder_map.py has one more rule (each file says what it is for), test_imports.py and
-test_purity.py the rules of imports.
+shorter: an entry that no longer breaks its rule fails. test_folder_map.py has one more rule, that each file says what
+it is for; test_imports.py and test_purity.py have the rules of imports.
 """
 
 from __future__ import annotations
