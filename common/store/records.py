@@ -10,9 +10,7 @@ In memory a record has all tables. In the store it has all of them (a *full* rec
 an earlier record, which it names (`since`): the cost of a checkpoint grows with the number of changed tables. That
 earlier record is full, or names a full one: a record is read from three files at most. `Deltas` chooses.
 
-Change a field together with `FORMAT`: other versions read it differently. An entry's `metrics` did not, since versions
-that don't know them read the files instead; nor did `floor` and `left`: without them a generation's number may come
-again after a restore.
+Change a field together with `FORMAT`: other versions read it differently.
 """
 
 from __future__ import annotations
@@ -24,8 +22,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from cutline.common.positions import Position
 
 FORMAT = 4
-OLDEST_FORMAT = 2
-"""The oldest form that this version reads. In it `since` is called `full`, and always names a full record."""
 _BASES = 2  # a record is read from one file more
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -197,7 +193,7 @@ class EpochEntry:
         return self.slot
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; what earlier versions of Cutline lacked is left out where it says nothing."""
+        """Return a plain dict, without absent values."""
         body = {
             "kind": "epoch",
             "slot": self.slot,
@@ -211,13 +207,11 @@ class EpochEntry:
             },
             "cause": self.cause,
             "written_at": self.written_at,
+            "definition": self.definition,
+            "floor": self.floor,
         }
-        if self.definition != 1:
-            body["definition"] = self.definition
-        if self.anew:
+        if self.anew is not None:
             body["anew"] = self.anew
-        if self.floor:
-            body["floor"] = self.floor
         return body if self.command is None else body | {"command": self.command}
 
     @classmethod
@@ -234,10 +228,10 @@ class EpochEntry:
             ),
             cause=body["cause"],
             written_at=body["written_at"],
-            definition=body.get("definition", 1),
+            definition=body["definition"],
             anew=body.get("anew"),
             command=body.get("command"),
-            floor=body.get("floor", 0),
+            floor=body["floor"],
         )
 
 
@@ -304,7 +298,7 @@ class CheckpointEntry:
     def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry | None]) -> dict[str, Any]:
         """Return a plain dict with these `tables`: all, or those that changed since slot `since`; None: removed.
 
-        The metrics of staged files are beside them, by path, where a version that does not know them ignores them.
+        The metrics of staged files are beside them, by path.
         """
         body = {
             "kind": "checkpoint",
@@ -321,13 +315,12 @@ class CheckpointEntry:
             "parts": {name: ref.to_json() for name, ref in self.parts.items()},
             "staged": [replace(file, metrics=None).to_json() for file in self.staged],
             "replaced": list(self.replaced),
+            "left": self.left,
             "since": since,
             "tables": {name: table and table.to_json() for name, table in tables.items()},
         }
         if self.name is not None:
             body["name"] = self.name
-        if self.left:
-            body["left"] = self.left
         metrics = {file.path: file.metrics.to_json() for file in self.staged if file.metrics is not None}
         return body | {"metrics": metrics} if metrics else body
 
@@ -353,7 +346,7 @@ class CheckpointEntry:
             ),
             replaced=tuple(body["replaced"]),
             tables=_folded(before, body["tables"], TableEntry.from_json),
-            left=body.get("left", 0),
+            left=body["left"],
         )
 
     @property
@@ -600,4 +593,4 @@ def fold(before: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
 
 def since_of(body: Mapping[str, Any]) -> Any:
     """The earlier record that a record's body names as the one that it builds on; None for a full record."""
-    return body.get("since", body.get("full"))
+    return body.get("since")

@@ -20,8 +20,8 @@ from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import Unavailable, redacted
-from cutline.common.mesh.presence import tables
 from cutline.common.mesh.redis import answered
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.web import Barred, checked_peer
 from cutline.services.control.alerts import Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.causes import cause_class
@@ -138,13 +138,12 @@ def _cause(name: str, labels: Labels, facts: Facts) -> str:
     if name == "CutlineStoreAway":
         return facts.store_away or ""
     known = dict(labels)
-    parts = facts.statuses.get(known.get("pipeline", ""), {})
+    status = facts.statuses.get(known.get("pipeline", ""), PipelineStatus())
 
     def quarantined() -> Iterator[tuple[str, str]]:
-        in_lake = (parts.get("spark_writer") or {}).get("quarantined") or {}
-        for table, status in sorted(tables(parts).items()):
-            cause = status.get("cause")
-            if status["phase"] == "quarantined" and cause_class(cause, in_lake=table in in_lake) == known.get("cause"):
-                yield table, str(cause)
+        in_lake = status.spark_writer.quarantined
+        for name, table in sorted(status.tables.items()):
+            if table.phase == "quarantined" and cause_class(table.cause, in_lake=name in in_lake) == known.get("cause"):
+                yield name, str(table.cause)
 
-    return cause_of(name, parts, quarantined())
+    return cause_of(name, status, quarantined())

@@ -137,7 +137,7 @@ class Window:
                 first = max(self.newest, last - WINDOW) + 1
                 self._known = first == 1 or (self._known and first == self.newest + 1)
                 self._read(range(first, last + 1))
-                self.released = self._store.released()
+                self.released = self._store.removal.released()
                 self._listed_at = now
             else:  # of a pipeline without a listed entry, the first one may have come
                 while (entry := self._store.entry(self.newest + 1)) is not None:
@@ -158,7 +158,7 @@ class Window:
                 self._kept[slot] = _seen(entry)
             self._looked_at.add(slot)
         self._looked_at.intersection_update(slots)
-        self.released = self._store.released()
+        self.released = self._store.removal.released()
         found = self._kept | {slot: seen for slot, seen in self.checkpoints.items() if seen.kept}
         return [found[slot] for slot in sorted(found.keys() & set(slots) - self.released, reverse=True)]
 

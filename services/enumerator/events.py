@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import Loss
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import UNLIMITED, Key, Limits
+from cutline.common.mesh.messages import Key
 from cutline.common.mesh.topology import Topology
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import Anew, CheckpointEntry, Entry
+from cutline.services.enumerator.requests import Request
 from cutline.services.enumerator.splitter import KeyRange
 
 
@@ -99,7 +101,7 @@ class JournalRead(Event):
 
     tail: int
     base: int | None
-    answered: str | None = None
+    answered: Request | None = None
     anew: Anew | None = None
     floor: int = 0
     highest: int = 0

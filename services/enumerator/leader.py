@@ -45,9 +45,9 @@ from hashlib import sha256
 from typing import Any
 
 from cutline.common.errors import Loss, ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
-from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command
@@ -86,6 +86,7 @@ from cutline.services.enumerator.events import (
     WriteEntry,
 )
 from cutline.services.enumerator.machine import Enumerator
+from cutline.services.enumerator.requests import THE_STOP, CommandRequest, Request
 
 GATHER_SECONDS = 10.0  # the longest wait for the configured number of members
 SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members change
@@ -94,7 +95,6 @@ SILENT_SECONDS = 10.0  # checkpoints at one place inside a transaction for so lo
 DOUBT_SECONDS = 10.0  # how long a checkpoint may take before the journal is read again
 MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
 MENDED_SECONDS = 120.0  # a checkpoint this late in an epoch ends a row of halts: by then a reader is sure of a loss
-THE_STOP = "the stop"  # the request of the checkpoint at the pipeline's stop
 STEADY_SECONDS = 60.0  # a failure after a longer epoch is the first in a row
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
@@ -223,8 +223,8 @@ class Leader:
         self.process: Process | None = None
         self.enumerator: Enumerator | None = None
         self.members: tuple[MemberSeen, ...] = ()
-        self.requests: list[str] = []  # savepoints that are still to be taken
-        self.answered: str | None = None  # the request of checkpoint `base`
+        self.requests: list[Request] = []  # checkpoints that are still to be taken
+        self.answered: Request | None = None  # by checkpoint `base`
         self._saving_commands = 0  # the last command of the enumerator that is in the checkpoint in flight
         self.kept_commands = 0  # in the checkpoint `base`
         self._inside: tuple[Position | None, float] | None = None  # the place of cuts inside a transaction, since when
@@ -237,10 +237,10 @@ class Leader:
         self._led_since = 0.0  # in this epoch
         self._doubted_at = 0.0  # when we last read the journal because a checkpoint took long
         self.completed_at = 0.0  # of the newest checkpoint
-        self.in_flight: tuple[int, str | None] | None = None  # slot, request
+        self.in_flight: tuple[int, Request | None] | None = None  # slot, request
         self._wanted: str | None = None  # nonce of the entry that is being written
         # Slot, request and commands of a checkpoint whose entry may be in the journal, or may still come to be there.
-        self._ordered: tuple[int, str | None, int] | None = None
+        self._ordered: tuple[int, Request | None, int] | None = None
         self._since = 0.0  # when gathering began, or newcomers appeared
         self._rescale: str | None = None  # why the members must change, after a checkpoint
         self._expected = {"reader": settings.readers, "writer": settings.writers}  # how many to wait for
@@ -377,15 +377,15 @@ class Leader:
         """Whether no epoch is opened since it would fail."""
         return self.state == HALTED
 
-    def may_have(self, command: Command, request: str) -> bool:
-        """Whether a checkpoint that the journal has, or may have since its entry was ordered, answers `request`, or has
-        the command, if it is one of the enumerator."""
+    def may_have(self, command: Command) -> bool:
+        """Whether a checkpoint that the journal has, or may have since its entry was ordered, answers the command's
+        request, or has the command, if it is one of the enumerator."""
         _, asked, last = self._ordered or (0, None, 0)
         if command.kind in TABLE_KINDS:
             return command.n <= max(last, self.kept_commands if self.leads else 0)
-        return request in (asked, self.answered)
+        return CommandRequest(n=command.n) in (asked, self.answered)
 
-    def request(self, request: str) -> None:
+    def request(self, request: Request) -> None:
         """Ask for a checkpoint that answers `request`."""
         if request not in self.requests and (self.in_flight is None or self.in_flight[1] != request):
             self.requests.append(request)
@@ -395,7 +395,7 @@ class Leader:
         savepoint. A leader of another mesh on the same store goes on."""
         self._ending = self._ending or (run is not None and run == self._part_of)
 
-    def withdraw(self, request: str) -> None:
+    def withdraw(self, request: Request) -> None:
         """Ask no more for that checkpoint; if it is in flight, its entry answers nothing."""
         self.requests = [other for other in self.requests if other != request]
         if self.in_flight is not None and self.in_flight[1] == request:
@@ -707,7 +707,7 @@ class Leader:
             epoch=self.epoch,
             nonce=self._nonce(),
             kept=self.agenda.keeps(request),
-            request=request,
+            request=None if request is None else request.text,
             name=self.agenda.name_of(request),
             written_at=now,
         )

@@ -223,7 +223,7 @@ async def test_what_makes_no_sense_after_the_accepted_commands_is_refused_and_no
 async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_status_is_older(
     api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry
 ) -> None:
-    registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}}
+    registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}, "at": time.time()}
     tables = registry.parts["enumerator"]["tables"]
     (live, *_) = (name for name, table in tables.items() if table["phase"] == "live")
     assert (await api.post(f"{SHOP}/tables/{live}/pause")).status_code == 202

@@ -19,10 +19,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.errors", "common.schema", "common.positions", "common.table_id"}
+RECORDS = {"common.errors", "common.ops", "common.schema", "common.positions", "common.table_id"}
 MESH = {
     *RECORDS,
     "common.commands",
+    "common.limits",
+    "common.status",
     "common.logs",
     "common.measures",
     "common.threads",
@@ -36,10 +38,12 @@ ALLOWED: dict[str, set[str]] = {
     "common.errors": set(),
     "common.file_metrics": {"common.schema", "common.store"},
     "common.keys": set(),
+    "common.limits": set(),
     "common.logs": {"common.errors", "common.config"},
     "common.measures": set(),
     "common.parquet": set(),
     "common.spill": {"common.errors"},
+    "common.ops": set(),
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
     "common.commands": set(),
@@ -49,7 +53,10 @@ ALLOWED: dict[str, set[str]] = {
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
     "common.store": RECORDS,
-    "common.mesh": {*RECORDS, "common.logs", "common.threads", "common.store", "common.config"},
+    "common.status": {"common.errors", "common.limits", "common.measures", "common.store"},
+    "common.mesh": {
+        *RECORDS, "common.limits", "common.logs", "common.threads", "common.store", "common.config", "common.status"
+    },
     "common.web": {"common.config"},
     "services.sources": {*MESH, "common.keys"},
     "spark_writer": {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from cutline.common.mesh.messages import (
     CheckpointWanted,
-    Limits,
     Marker,
     PartSaved,
     StreamCaughtUp,
@@ -50,13 +50,13 @@ from cutline.services.enumerator.leader import (
     SOON_SECONDS,
     STEADY_SECONDS,
     TABLE,
-    THE_STOP,
     EpochOpened,
     Leader,
     LeaderState,
     pause_seconds,
 )
 from cutline.services.enumerator.machine import Enumerator
+from cutline.services.enumerator.requests import THE_STOP
 from tests.simulation.checks.freeze import freeze
 from tests.support.records import PART
 
@@ -605,14 +605,14 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
     bench.wait(0.1)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, THE_STOP)
+    assert (entry.kept, entry.request) == (True, THE_STOP.text)
     assert bench.leader.ended is None
     bench.tell(EpochFailed(epoch=1, cause="a channel is gone"))
     bench.lead(tail=1)
     assert bench.leader.requests == []
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
     bench.wait(0.1)
-    assert bench.complete().request == THE_STOP
+    assert bench.complete().request == THE_STOP.text
     bench.written()
     assert bench.leader.ended == 3
     assert bench.wait(5000.0) == []

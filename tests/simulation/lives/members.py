@@ -28,8 +28,6 @@ from cutline.common.store.lives import Key
 from cutline.common.store.records import CheckpointEntry, EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.reader.events import (
-    ChangesRead,
-    ChunkRead,
     ChunkRowsRead,
     CloseCursor,
     ContinueChunk,
@@ -41,6 +39,7 @@ from cutline.services.reader.machine import Reader
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.simulation.lives.surroundings import Registry, store_of
+from tests.support.reads import changes_read, chunk_read
 
 if TYPE_CHECKING:
     from tests.simulation.lives.world import LivesWorld
@@ -199,14 +198,14 @@ class Member:
         if self.given <= ROWS:
             row = f"{self.store.id}/{split.split_id}/{self.given}"
             return ChunkRowsRead(split_id=split.split_id, attempt=split.attempt, rows=1, size=1, body=[row])
-        return ChunkRead(
+        return chunk_read(
             split_id=split.split_id, attempt=split.attempt, rows=ROWS, checksum="", schema=split.schema, cut_at=None,
             low=Low(server="s", file="b.000001", offset=4, gtids=""), high=High(server="s", file="b.000001", offset=4),
         )  # fmt: skip
 
     async def _changes(self, order: ReadChanges) -> Event:
         await asyncio.sleep(0.5)
-        return ChangesRead(cursor=order.cursor, position=order.after, rows=0)
+        return changes_read(cursor=order.cursor, position=order.after, rows=0)
 
     async def _staged(self, order: StageCut) -> Event:
         found = []

@@ -15,6 +15,7 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.leader import EpochOpened, Leader
 from cutline.services.enumerator.machine import Enumerator
+from cutline.services.enumerator.requests import request_of
 from tests.simulation.checks.announced import announced_epoch_is_the_journals
 from tests.simulation.checks.cut import cut_is_consistent
 from tests.simulation.checks.entry import entry_is_sound
@@ -48,7 +49,7 @@ class Leading:
             if isinstance(epoch, EpochEntry):
                 entered, floor = epoch.command, epoch.floor
         newest = journal[base] if base is not None else None
-        answered = newest.request if isinstance(newest, CheckpointEntry) else None
+        answered = request_of(newest.request) if isinstance(newest, CheckpointEntry) else None
         known = self.world.operators.read(service)
         highest = newest.highest if isinstance(newest, CheckpointEntry) else 0
         known |= {"answered": answered, "anew": anew, "entered": entered, "floor": floor, "highest": highest}

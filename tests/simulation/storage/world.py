@@ -188,7 +188,7 @@ class StoreWorld:
 
     def claim(self, number: int) -> None:
         mine = self.nonce()
-        w = self.tried(lambda: self.processes[number].claim({"by": mine}))
+        w = self.tried(lambda: self.processes[number].claim())
         if w is not None:
             if ("claim", w) in self.winners:
                 raise Wrong(f"{w} was claimed by {mine} and by {self.winners['claim', w]}")
