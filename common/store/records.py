@@ -154,11 +154,21 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The services of an epoch, by incarnation; readers and writers in the order of their numbers."""
+    """The services of an epoch, by incarnation: the enumerator, and each role's in the order of their numbers."""
 
     enumerator: str
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    by_role: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict, with a list for each role: its name in the plural."""
+        lists = {f"{role}s": list(incarnations) for role, incarnations in self.by_role.items()}
+        return {"enumerator": self.enumerator, **lists}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Members:
+        """Read what `to_json` gave."""
+        lists = {name.removesuffix("s"): tuple(found) for name, found in body.items() if name != "enumerator"}
+        return cls(enumerator=body["enumerator"], by_role=lists)
 
 
 Anew = Literal["asked", "lost"]
@@ -200,11 +210,7 @@ class EpochEntry:
             "nonce": self.nonce,
             "leader": self.leader,
             "base": self.base,
-            "members": {
-                "enumerator": self.members.enumerator,
-                "readers": list(self.members.readers),
-                "writers": list(self.members.writers),
-            },
+            "members": self.members.to_json(),
             "cause": self.cause,
             "written_at": self.written_at,
             "definition": self.definition,
@@ -217,15 +223,12 @@ class EpochEntry:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> EpochEntry:
         """Read what `to_json` gave."""
-        members = body["members"]
         return cls(
             slot=body["slot"],
             nonce=body["nonce"],
             leader=body["leader"],
             base=body["base"],
-            members=Members(
-                enumerator=members["enumerator"], readers=tuple(members["readers"]), writers=tuple(members["writers"])
-            ),
+            members=Members.from_json(body["members"]),
             cause=body["cause"],
             written_at=body["written_at"],
             definition=body["definition"],

@@ -31,8 +31,7 @@ class Epoch:
     slot: int
     base: int | None
     leader: str
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    services: Mapping[str, tuple[str, ...]]  # incarnations by role
     written_at: float
 
 
@@ -183,16 +182,15 @@ class Window:
                 del kept[next(iter(kept))]
 
     def _epoch(self, entry: EpochEntry) -> None:
-        readers, writers = entry.members.readers, entry.members.writers
         self.epochs[entry.slot] = Epoch(
             slot=entry.slot,
             base=entry.base,
             leader=entry.leader,
-            readers=readers,
-            writers=writers,
+            services=entry.members.by_role,
             written_at=entry.written_at,
         )
-        text = f"epoch {entry.slot} with {len(readers)} readers and {len(writers)} writers: {entry.cause}"
+        members = " and ".join(f"{len(found)} {role}s" for role, found in entry.members.by_role.items())
+        text = f"epoch {entry.slot} with {members}: {entry.cause}"
         self._happened(entry, itertools.count(), "epoch", text)
 
     def _checkpoint(self, entry: CheckpointEntry) -> None:

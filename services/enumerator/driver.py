@@ -25,7 +25,7 @@ from cutline.common.mesh.messages import Marker
 from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
 from cutline.common.mesh.ports import Links, Ports
 from cutline.common.mesh.presence import WIRE, Service
-from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.mesh.topology import ENUMERATOR, ROLES
 from cutline.common.positions import Position
 from cutline.common.status.parts import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
@@ -82,6 +82,7 @@ LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
+MEMBER_ROLES = frozenset(role.name for role in ROLES)
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -144,8 +145,7 @@ class EnumeratorDriver:
                 rows_per_second=config.snapshot.max_rows_per_second,
                 bytes_per_second=config.snapshot.max_bytes_per_second,
             ),
-            readers=self._environment.readers,
-            writers=self._environment.writers,
+            services={"reader": self._environment.readers, "writer": self._environment.writers},
         )
 
     async def run(self) -> None:
@@ -222,7 +222,7 @@ class EnumeratorDriver:
     def _members(self, services: list[Service]) -> list[MemberSeen]:
         members = []
         for service in services:
-            if service.role in ("reader", "writer") and self._speaks_with(service):
+            if service.role in MEMBER_ROLES and self._speaks_with(service):
                 failed = service.failed.get(self.key)
                 members.append(
                     MemberSeen(

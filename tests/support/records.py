@@ -32,7 +32,7 @@ def entries(store: PipelineStore, after: int = 0) -> Iterator[Entry]:
 
 def epoch(slot: int, base: int | None = None, nonce: str = "n", **other: Any) -> EpochEntry:
     """An epoch that begins at `slot`."""
-    members = Members(enumerator="e1", readers=("r1",), writers=("w1",))
+    members = Members(enumerator="e1", by_role={"reader": ("r1",), "writer": ("w1",)})
     defaults = {"leader": "e1", "members": members, "cause": "test", "written_at": 0.0}
     return EpochEntry(slot=slot, base=base, nonce=nonce, **(defaults | other))
 

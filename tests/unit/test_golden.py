@@ -27,6 +27,7 @@ from cutline.common.mesh.machine import State
 from cutline.common.mesh.messages import Message, decode, encode
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import WIRE
+from cutline.common.mesh.topology import Topology
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import CheckpointEntry, EpochEntry, PartRef, TableEntry
 from cutline.common.store.store import PipelineStore, Store
@@ -178,7 +179,8 @@ def restored(saved: dict[str, Any]) -> Enumerator | Reader:
         reader = Reader(name="reader-0", writers=("writer-0",), stream=True)
         reader.restore(state)
         return reader
-    plan = saved["plan"] | {name: tuple(saved["plan"][name]) for name in ("readers", "writers")}
+    plan = dict(saved["plan"])
+    plan["topology"] = Topology({"reader": len(plan.pop("readers")), "writer": len(plan.pop("writers"))})
     plan["quarantine_changed"] = plan.pop("halts")  # its name when the file was written; no part holds a plan
     entered = {name: TableEntry.from_json(entry) for name, entry in saved["entered"].items()}
     return Enumerator.restored(Plan(**plan | {"limits": Limits(**plan["limits"])}), state, entered)

@@ -60,6 +60,7 @@ from cutline.services.reader.events import (
     ReadChunk,
 )
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
+from cutline.services.reader.source import MysqlSource
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.contract import GenerationEnded, SchemaChange, TableChanges
 from tests.simulation.checks.freeze import freeze
@@ -1067,11 +1068,11 @@ async def test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpo
     bound = {"max_unsaved_bytes": 3 << 20}
     shop.define({"name": "shop", "source": source, "tables": ["d.t"], "sink": sink, "checkpoint": bound})
     readers = ("r1", "r2", "r3")
-    entry = records.epoch(1, members=Members(enumerator="e1", readers=readers, writers=("w1",)))
+    entry = records.epoch(1, members=Members(enumerator="e1", by_role={"reader": readers, "writer": ("w1",)}))
     host: Any = SimpleNamespace(ports=ports(), incarnation="r1")
     shares = []
     for index in range(len(readers)):
-        member = ReaderDriver(host, shop, entry, index)
+        member = ReaderDriver(host, shop, entry, index, MysqlSource)
         shares.append(member.machine.unsaved.most_bytes)
         member.chunks.close()
     assert shares == [1 << 20] * 3

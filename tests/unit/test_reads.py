@@ -15,6 +15,7 @@ from cutline.common.mesh.log_lines import without_secrets
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.marks import KEPT, Marks
 from cutline.common.mesh.messages import Marker, PartSaved
+from cutline.common.mesh.topology import Topology
 from cutline.common.mesh.usage import Usage
 from cutline.common.schema import Column, TableSchema
 from cutline.common.status.parts import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
@@ -59,7 +60,7 @@ def in_snapshot(name: str, made: int, total: int) -> Table:
 
 def enumerator(*tables: Table) -> Enumerator:
     machine = Enumerator(
-        Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False, snapshot_only=False)
+        Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=10, exact=False, snapshot_only=False)
     )
     for table in tables:
         machine._tables.put(table)

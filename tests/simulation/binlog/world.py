@@ -33,8 +33,7 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import OP, SEQ
 from cutline.common.store.records import PartRef
-from cutline.services.reader.driver import ReaderDriver
-from cutline.services.reader.events import CloseCursor, ReadChanges
+from cutline.services.reader.events import ChangesRead, CloseCursor, ReadChanges
 from cutline.services.reader.machine import LONGEST_SECONDS, STILL_SECONDS, Reader
 from cutline.services.reader.tables import MAIN
 from cutline.services.sources.contract import Changes, GenerationEnded, TableChanges
@@ -166,7 +165,6 @@ class StreamWorld:
     # --- the machine ---
 
     def begin(self, seen: Seen | None) -> None:
-        self.routes: Any = {}  # as a ReaderDriver has them
         self.machine = Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=INSIDE_ROWS)
         if seen is not None:
             head, values = json.loads(json.dumps([seen.state.head, seen.state.values]))
@@ -276,7 +274,7 @@ class StreamWorld:
         try:
             got = self.cursors[name].read(
                 order.after,
-                ReaderDriver._routes(self, order),  # type: ignore[arg-type]
+                order.routes,
                 until=order.until,
                 max_rows=rng.choice(self.max_rows),
                 max_bytes=rng.choice(self.max_bytes),
@@ -297,16 +295,12 @@ class StreamWorld:
         del self.orders[name]
         self.tell(f"{name} {order.after} -> {got.position}, {got.rows} rows")
         self.judge(order, got)
-        self.handle(ReaderDriver._changes_read(self, order, got))  # type: ignore[arg-type]
+        self.handle(ChangesRead(cursor=order.cursor, changes=got))
         if self.waits and name == MAIN and self.waiting is None:
             self.waiting = self.log.place(got.position)
         if len(self.seen) < 12 or rng.random() < 0.1:
             self.seen.append(Seen(self.machine.snapshot(), {key: len(rows) for key, rows in self.sent.items()}))
             del self.seen[:-12]
-
-    def _zero_dates(self, found: Any) -> dict[str, str]:
-        """`ReaderDriver._changes_read` calls this."""
-        return {}
 
     def judge(self, order: ReadChanges, got: Changes) -> None:
         """One read against the log."""

@@ -22,7 +22,7 @@ from cutline.common.mesh.parts import Parts, PartSaving, load_part
 from cutline.common.mesh.ports import Ports
 from cutline.common.mesh.presence import WIRE
 from cutline.common.mesh.silence import Silence
-from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
+from cutline.common.mesh.topology import ENUMERATOR, READER, WRITER, Topology, member_name
 from cutline.common.positions import High, Low
 from cutline.common.store.lives import Key
 from cutline.common.store.records import CheckpointEntry, EpochEntry, StagedFile
@@ -131,13 +131,12 @@ class Member:
     def __init__(self, world: LivesWorld, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
         self.world: Any = world
         self.store, self.epoch, self.incarnation = store, entry.slot, host.incarnation
-        readers, writers = entry.members.readers, entry.members.writers
-        topology = Topology.of(len(readers), len(writers))
-        self.name = reader_name(index) if host.role == "reader" else writer_name(index)
+        topology = Topology.of(entry.members.by_role)
+        self.name = member_name(READER if host.role == "reader" else WRITER, index)
         machine: Any = Writer()
         if host.role == "reader":
             unsaved = Unsaved(None, base=entry.base)
-            machine = Reader(name=self.name, writers=topology.writers, stream=index == 0, unsaved=unsaved)
+            machine = Reader(name=self.name, writers=topology.named(WRITER), stream=index == 0, unsaved=unsaved)
             if index == 0 and entry.base is not None:
                 base = store.entry(entry.base)
                 if not isinstance(base, CheckpointEntry):

@@ -221,7 +221,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "each reader may send what all readers together may, without a checkpoint",
-        ((READER_DRIVER, "max_unsaved_bytes // len(readers)", "max_unsaved_bytes"),),
+        ((READER_DRIVER, "max_unsaved_bytes // topology.counts[READER.name]", "max_unsaved_bytes"),),
         tests="test_reader.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
     ),
     Mutant(

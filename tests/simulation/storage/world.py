@@ -147,7 +147,7 @@ class StoreWorld:
             return
         entry = EpochEntry(
             slot=slot + 1, nonce=mine, leader=f"i{number}", base=None,
-            members=Members(enumerator="e", readers=(), writers=()), cause="a test", written_at=0.0,
+            members=Members(enumerator="e", by_role={"reader": (), "writer": ()}), cause="a test", written_at=0.0,
         )  # fmt: skip
         won = self.tried(lambda: at.put_entry(entry))
         self.tell(f"{number}: slot {slot + 1} by {mine}: {won}")
