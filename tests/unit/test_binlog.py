@@ -24,11 +24,12 @@ import pyarrow as pa
 import pytest
 
 from cutline.common.errors import ProtocolError, ServerIdTaken, SourceLost
+from cutline.common.gtids import GtidSet
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import gave_up
 from cutline.common.mesh.machine import MessageReceived, SavePart
 from cutline.common.mesh.messages import IncludeTable, Marker, Message
-from cutline.common.positions import FilePosition, GtidSet, High, Low, Position
+from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.common.schema import POS, Column, SchemaChanges, TableSchema
 from cutline.services.reader.events import ChangesRead, ReadChanges
 from cutline.services.reader.machine import Reader

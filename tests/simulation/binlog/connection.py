@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import Unavailable
-from cutline.common.positions import FilePosition, MariaGtid
+from cutline.common.gtids import MariaGtid
+from cutline.common.positions import FilePosition
 from tests.simulation.binlog.history import (
     ANNOTATE,
     ARTIFICIAL,

@@ -1,4 +1,4 @@
-"""The channels under seeds: the real common/mesh/channels.py on the Redis of tests/simulation/channels/redis.py.
+"""The channels under seeds: the real ends of common/mesh, on the Redis of tests/simulation/channels/redis.py.
 
 Some senders send to some receivers, messages of all sizes, some counted against credits that together are more than
 Redis has room for; answers get lost, Redis is full, away, or emptied in the middle, and a receiver sleeps. Checked:
@@ -20,8 +20,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from cutline.common.errors import Unavailable
-from cutline.common.mesh import channels
-from cutline.common.mesh.channels import Receiver, Sender, create, stream_name
+from cutline.common.mesh import channels, receiver, sender, streams
+from cutline.common.mesh.receiver import Receiver
+from cutline.common.mesh.sender import Sender
+from cutline.common.mesh.streams import create, stream_name
 from tests.simulation.channels.redis import SimulatedLoop, SimulatedRedis, SimulatedWire
 from tests.simulation.clock import SimulatedClock, Wrong
 
@@ -187,13 +189,16 @@ class ChannelWorld:
 
 @contextmanager
 def simulated(clock: SimulatedClock) -> Iterator[None]:
-    """common/mesh/channels.py talks to the simulated Redis, in small fragments, by this clock."""
+    """Both ends of a channel talk to the simulated Redis, in small fragments, by this clock."""
     new = {"Wire": SimulatedWire, "time": clock, "FRAGMENT_BYTES": FRAGMENT_BYTES}
-    before = {name: getattr(channels, name) for name in new}
-    vars(channels).update(new)
+    ends = (channels, receiver, sender, streams)
+    before = [(end, name, getattr(end, name)) for end in ends for name in new.keys() & vars(end).keys()]
+    for end, name, _ in before:
+        setattr(end, name, new[name])
     channels._log.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        vars(channels).update(before)
+        for end, name, plain in before:
+            setattr(end, name, plain)
         channels._log.setLevel(logging.NOTSET)
