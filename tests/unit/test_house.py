@@ -113,8 +113,6 @@ LEFT: dict[str, dict[str, str]] = {
     },
     "file": {
         "common/config/pipeline.py": SPLIT,
-        "common/mesh/channels.py": SPLIT,
-        "common/positions.py": SPLIT,
         "services/enumerator/agenda.py": SPLIT,
         "services/enumerator/driver.py": SPLIT,
         "services/enumerator/leader.py": SPLIT,
