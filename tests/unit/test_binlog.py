@@ -670,10 +670,10 @@ def _of_many_tables(count: int, *, transactions_of: int) -> tuple[Log, list[Tabl
     tables = [replace(T, table_id=f"d.t{n:04}") for n in range(count)]
     log = Log()
     for n in range(count):
-        of = table_map(T, n + 1).replace(b"\1t\0", f"\5t{n:04}\0".encode(), 1)
+        described = table_map(T, n + 1).replace(b"\1t\0", f"\5t{n:04}\0".encode(), 1)
         if n % transactions_of == 0:
             log.begin(n + 1)
-        log.event(TABLE_MAP, of).event(WRITE_ROWS, of[:6] + inserted("d.t", n)[6:])
+        log.event(TABLE_MAP, described).event(WRITE_ROWS, described[:6] + inserted("d.t", n)[6:])
         if (n + 1) % transactions_of == 0:
             log.event(XID, bytes(8))
     return log, tables
