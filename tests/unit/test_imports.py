@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.errors", "common.ops", "common.schema", "common.positions", "common.table_id"}
+RECORDS = {"common.errors", "common.gtids", "common.ops", "common.schema", "common.positions", "common.table_id"}
 MESH = {
     *RECORDS,
     "common.commands",
@@ -45,7 +45,8 @@ ALLOWED: dict[str, set[str]] = {
     "common.spill": {"common.errors"},
     "common.ops": set(),
     "common.schema": {"common.errors"},
-    "common.positions": {"common.errors"},
+    "common.gtids": set(),
+    "common.positions": {"common.errors", "common.gtids"},
     "common.commands": set(),
     "common.journal": {*RECORDS, "common.store"},
     "common.table_id": {"common.errors"},

@@ -20,6 +20,7 @@ import json
 import random
 from collections import Counter, deque
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,7 @@ from tests.simulation.binlog.connection import Connection, NetworkTrouble
 from tests.simulation.binlog.history import MYSQL, DumpedTxn, Out
 from tests.simulation.binlog.model import Binlog, ModelPlace
 from tests.simulation.clock import SimulatedClock, Wrong
+from tests.simulation.steps import Steps
 
 INSIDE_ROWS = 15
 MAX_STEPS = 2000
@@ -61,14 +63,16 @@ class Seen:
 class StreamWorld:
     """One seed's run: `run()` returns, or raises the fault that it found."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, without: AbstractSet[str] = frozenset()) -> None:
+        """`without`: steps that do not happen (tests/simulation/steps.py)."""
+        self.steps = Steps(without)
         self.seed = seed
         self.rng = rng = random.Random(f"stream {seed}")
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=400)
         self.clock = SimulatedClock()
         self.log = Binlog(rng, self.clock, self.count)
-        self.trouble = NetworkTrouble.drawn(rng)
+        self.trouble = NetworkTrouble.drawn(rng, self.steps)
         self.restless = rng.choice((0.0, 0.02, 0.08))  # chances of a table that comes or goes, a restore
         self.max_rows = rng.choice(((1, 5, 20), (5, 20, 60), (1000,)))
         self.max_bytes = rng.choice(((100, 2000), (1 << 20,)))
@@ -124,11 +128,14 @@ class StreamWorld:
     def something(self) -> None:
         """Something that happens between two reads."""
         rng = self.rng
-        if rng.random() < 0.25 and not self.waits:
+        if rng.random() < 0.25 and not self.waits and self.steps.happens("marker"):
             self.send_marker()
         if rng.random() >= self.restless:
             return
-        match rng.randrange(4):
+        what = rng.randrange(4)
+        if not self.steps.happens(("table comes", "table leaves", "restore", "cursor anew")[what]):
+            return
+        match what:
             case 0:
                 self.include(rng.choice(self.log.tables))
             case 1 if self.machine.tables:
