@@ -1,4 +1,4 @@
-"""Pure files import nothing that waits, reads a clock, draws luck or touches the world outside; drivers do so by ports."""
+"""Pure files import nothing that waits, reads a clock, draws luck or touches the outside; drivers do by ports alone."""
 
 from __future__ import annotations
 
