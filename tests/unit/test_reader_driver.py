@@ -31,7 +31,7 @@ from cutline.services.sources.contract import Changes, ChunkResult
 from cutline.services.sources.mysql.hosts import GRACE_SECONDS
 from tests.support import records
 from tests.support.ports import Simulated, ended
-from tests.unit.test_reader import SCHEMA, high, low, place, split
+from tests.support.reader_bench import SCHEMA, high, low, place, split
 
 BATCH = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int32())], names=["id"])
 RESULT = ChunkResult(low=low(100), high=high(200), rows=2, checksum="c", schema=SCHEMA)
