@@ -44,7 +44,7 @@ class SimulatedPool:
         name = getattr(getattr(function, "func", function), "__name__", "?")
         async with self._behind:
             await asyncio.sleep(0.01)  # no answer is at once, so time passes also where calls follow each other
-            while self.held in (True, name):
+            while self.held in (True, name):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             self.made.append(name)
             return function(*arguments, **named)
@@ -84,7 +84,7 @@ class SimulatedLinks:
             loop.tell(await self._coming.get())
 
     async def idle(self) -> None:
-        while self.broken is None:
+        while self.broken is None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         raise self.broken
 

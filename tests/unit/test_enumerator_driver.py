@@ -43,7 +43,7 @@ class Source:
 
     async def answer(self, question: Effect) -> Event:
         self.asked.append(question)
-        while self.held:
+        while self.held:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self.answered += 1
         assert isinstance(question, FindTables)
