@@ -112,13 +112,11 @@ LEFT: dict[str, dict[str, str]] = {
         "tests/simulation/lives/world.py: LivesWorld": STATE,
     },
     "file": {
-        "common/config/pipeline.py": SPLIT,
         "services/enumerator/agenda.py": SPLIT,
         "services/enumerator/driver.py": SPLIT,
         "services/enumerator/leader.py": SPLIT,
         "services/enumerator/machine.py": SPLIT,
         "services/reader/machine.py": SPLIT,
-        "services/sources/mysql/binlog/ddl.py": SPLIT,
         "spark_writer/sinks/iceberg/table.py": SPLIT,
         "tests/integration/lake/test_quarantine.py": SPLIT,
         "tests/integration/lake/test_spark_writer.py": SPLIT,
