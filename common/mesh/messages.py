@@ -26,6 +26,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
@@ -221,14 +222,14 @@ class SplitFailed(Message):
     table_id: str
     generation: int
     attempt: int
-    cause: str
+    cause: Cause
     remedy: Remedy = Remedy.QUARANTINE
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, for JSON."""
         return {
             "splitId": self.split_id, "tableId": self.table_id, "generation": self.generation, "attempt": self.attempt,
-            "cause": self.cause, "restart": self.remedy == Remedy.RESTART,
+            "cause": self.cause.to_json(), "restart": self.remedy == Remedy.RESTART,
             "retry": self.remedy in (Remedy.RETRY, Remedy.WAIT),
             **({"wait": True} if self.remedy == Remedy.WAIT else {}),
         }  # fmt: skip
@@ -242,7 +243,7 @@ class SplitFailed(Message):
             table_id=body["tableId"],
             generation=body["generation"],
             attempt=body["attempt"],
-            cause=body["cause"],
+            cause=Cause.from_json(body["cause"]),
             remedy=retry if body["retry"] else Remedy.RESTART if body["restart"] else Remedy.QUARANTINE,
         )
 
@@ -262,7 +263,7 @@ class TableReport(Message):
     table_id: str
     generation: int
     state: TableState
-    cause: str | None = None
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import UNLIMITED, Key, Limits
@@ -300,7 +301,7 @@ class TableFound:
     integer_key: bool = False
     chunk_rows: int | None = None
     chunk_key: tuple[str, ...] = ()
-    fault: str | None = None
+    fault: Cause | None = None
     hidden: bool = False
     gone: bool = False
 
@@ -384,7 +385,7 @@ class SplittingFailed(Event):
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
     restart: bool
 
 
@@ -394,7 +395,7 @@ class TableLockedOut(Event):
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

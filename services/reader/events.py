@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import Key, Limits, Remedy, SnapshotSplit
 from cutline.common.positions import High, Low, Position, Stop
@@ -49,7 +50,7 @@ class ChunkFailed(Event):
 
     split_id: str
     attempt: int
-    cause: str
+    cause: Cause
     remedy: Remedy = Remedy.QUARANTINE
 
 
@@ -82,7 +83,7 @@ class TableFaulted:
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
     restart: bool
 
 

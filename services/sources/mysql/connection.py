@@ -34,6 +34,7 @@ from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 from pymysql.protocol import FieldDescriptorPacket
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config.source import CONNECT_TIMEOUT_SECONDS, Address, SourceConfig, TlsConfig
 from cutline.common.errors import (
     ConfigError,
@@ -373,7 +374,8 @@ def translate_errors(subject: str, table: str | None = None) -> Iterator[None]:
     except pymysql.MySQLError as error:
         raise _translated(error, subject, table) from error
     except UnicodeDecodeError as error:  # MySQL keeps half of a surrogate pair in ucs2, MariaDB in others too
-        raise SourceLost(f"{table or subject} has text that is not Unicode ({error}); correct it", table) from error
+        sentence = f"{table or subject} has text that is not Unicode ({error})"
+        raise SourceLost(Cause(Code.VALUE, sentence, "correct it"), table) from error
     except (OSError, EOFError, struct.error, AttributeError) as error:
         # PyMySQL raises AttributeError on None once another thread has closed its socket
         if isinstance(error, AttributeError) and "NoneType" not in str(error):
@@ -392,26 +394,27 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
     if isinstance(cause, socket.gaierror) and cause.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", -5)):
         return ConfigError(_unknown_host(subject))
     if code in NO_SELECT and table is not None:
-        return SourceLost(
-            f"{table} may not be read: {reason}; GRANT SELECT ON {quoted_table(table)} to the user of {subject}", table
-        )
+        remedy = f"GRANT SELECT ON {quoted_table(table)} to the user of {subject}"
+        return SourceLost(Cause(Code.RIGHTS, f"{table} may not be read: {reason}", remedy), table)
     if code in _REFUSED:
         remedy = _REMEDIES.get(code, "correct source.user, its password or its grants")
         return ConfigError(f"{subject} was refused: {reason}; {remedy}")
     if code == ER.NET_PACKET_TOO_LARGE:
-        return SourceLost(f"A row of {table or subject} is larger than max_allowed_packet; leave the table out", table)
+        sentence = f"A row of {table or subject} is larger than max_allowed_packet"
+        return SourceLost(Cause(Code.VALUE, sentence, "leave the table out"), table)
     if code in _NO_TABLE:
-        return NoTable(f"There is no table {table or subject} (any more): {reason}", table)
+        return NoTable(Cause(Code.NO_TABLE, f"There is no table {table or subject} (any more): {reason}"), table)
     if code in _CHANGED:
-        return NextGeneration(f"The definition of {table or subject} changed: {reason}", table)
+        return NextGeneration(Cause(Code.CHANGED, f"The definition of {table or subject} changed: {reason}"), table)
     if code in _UNREADABLE:
-        return SourceLost(f"{table or subject}: {reason}", table)
+        return SourceLost(Cause(Code.UNREADABLE, f"{table or subject}: {reason}"), table)
     if code == ER.LOCK_WAIT_TIMEOUT and table is not None:
-        return TableLocked(
-            f"{table} is locked by another session of the source ({reason}), as LOCK TABLES or an ALTER does; it waits"
-            " until that session ends its lock, and SHOW PROCESSLIST there lists it",
-            table,
+        cause = Cause(
+            Code.LOCKED,
+            f"{table} is locked by another session of the source ({reason}), as LOCK TABLES or an ALTER does",
+            "it waits until that session ends its lock, and SHOW PROCESSLIST there lists it",
         )
+        return TableLocked(cause, table)
     if code in _OBSTACLES:
         state, remedy = _OBSTACLES[code]
         return Unavailable(f"{subject} {state}: {reason}; {remedy}")

@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, ProtocolError
 from cutline.common.keys import comparable
 from cutline.common.mesh.messages import CompletedSplit
@@ -183,8 +184,11 @@ class ChunkHighs:
     def _verify_server(self, server: str) -> None:
         if server != self.highest.server:
             raise NextGeneration(
-                f"The source changed from server {self.highest.server} to {server}, whose positions can't be compared"
-                " with the table's watermarks; the table is read again"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The source changed from server {self.highest.server} to {server}, whose positions can't be"
+                    " compared with the table's watermarks, so the table is read again",
+                )
             )
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, CutlineError, PositionLost, SourceLost, SourceRefused, Unavailable
 from cutline.common.positions import FilePosition, GtidSet, High, Position, Stop, parse_gtids
 from cutline.common.schema import SchemaChanges
@@ -209,8 +210,11 @@ class BinlogCursor:
             where = self._where(after)
             self.close()
             raise PositionLost(
-                f"The binlog can't be read {where}: {error}; check the file with mysqlbinlog, and read the tables"
-                " again from a new snapshot if it is damaged"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog can't be read {where}: {error}",
+                    "check the file with mysqlbinlog, and read the tables again from a new snapshot if it is damaged",
+                )
             ) from error
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, CutlineError):
@@ -308,8 +312,12 @@ class BinlogCursor:
         )
         if after.inside and after.server != server.identity:
             raise SourceLost(
-                f"The source changed to server {server.identity} while a transaction of {after.server} was half"
-                f" taken ({after}); restore a checkpoint that is between two transactions"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The source changed to server {server.identity} while a transaction of {after.server} was half"
+                    f" taken ({after})",
+                    "restore a checkpoint that is between two transactions",
+                )
             )
         if state is not None or by_gtids:
             scanner.start_at("", FIRST_OFFSET, after.rows)
@@ -557,13 +565,19 @@ class Stream:
                 scanner.pass_over()
         elif kind == INCIDENT:
             raise PositionLost(
-                f"The binlog has an incident at {scanner.event_place}: the server lost changes there; the tables must"
-                " be read again from a new snapshot"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog has an incident at {scanner.event_place}: the server lost changes there",
+                    "the tables must be read again from a new snapshot",
+                )
             )
         elif kind not in _PASSED_OVER and not scanner.event.flags & IGNORABLE_FLAG:
             raise SourceLost(
-                f"The binlog has an event of type {kind} at {scanner.event_place}, which can't be handled; report it"
-                " with the server's version"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog has an event of type {kind} at {scanner.event_place}, which can't be handled",
+                    "report it with the server's version",
+                )
             )
         return GO
 
@@ -600,8 +614,12 @@ class Stream:
             opened = FilePosition(scanner.file, scanner.tx.start)
             start = opened if scanner.tx.open else self.progress.after.file_position
             raise PositionLost(
-                f"The binlog file ends inside the transaction at {start}, a part of which was taken: the server"
-                " crashed and rolled it back; the tables must be read again from a new snapshot"
+                Cause(
+                    Code.PURGED,
+                    f"The binlog file ends inside the transaction at {start}, a part of which was taken: the server"
+                    " crashed and rolled it back",
+                    "the tables must be read again from a new snapshot",
+                )
             )
         scanner.drop_transaction()
         self._replay.drop()

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from pymysql.constants import COMMAND, ER
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
 from cutline.common.positions import GtidSet, MariaGtid, Position
 from cutline.services.sources.mysql.binlog.event_types import (
@@ -133,8 +134,12 @@ class Dump:
         text = _FIRST_EVENT.sub("", text[6:] if text.startswith("#") else text)
         if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
             return SourceLost(
-                f"The server can't continue its binlog {scanner.where}: {text} ({code}); if it is purged or was reset,"
-                " read the tables again from a new snapshot, and keep binlogs longer: binlog_expire_logs_seconds"
+                Cause(
+                    Code.PURGED,
+                    f"The server can't continue its binlog {scanner.where}: {text} ({code})",
+                    "if it is purged or was reset, read the tables again from a new snapshot, and keep binlogs longer:"
+                    " binlog_expire_logs_seconds",
+                )
             )
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
             return ConfigError(
