@@ -28,7 +28,7 @@ Field ids are Iceberg's: 1..n over the columns, then one for the element of each
 table), and the next free id for each later column. They never change and are never reused.
 
 Change together with: decode/row_plan.py, binlog/ddl.py and binlog/sql.py in services/sources/mysql,
-spark_writer/iceberg/columns.py (DDL).
+spark_writer/sinks/iceberg/columns.py (DDL).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 1. claim a number w: everything is made on branches `staging_w`, which no other process writes and nobody reads;
 2. for each table, continue from `work` of the newest publication on the chain (common/store/chain.py);
 3. apply the chain's later entries, several at once when behind: adopt chunk files, then delete and add what changed;
-   the files written to the lake and its catalogue are synced (iceberg/durable.py);
+   the files written to the lake and its catalogue are synced (sinks/iceberg/durable.py);
 4. publication N, put if absent: **the commit point**. A start whose publication is refused ends, and the next begins;
 5. from the publication's record alone, and again at each start: move `main` of each live table, with the tag
    `checkpoint_N` of a kept cut in the same commit, then write the rows of `_cutline.publications`. A start that another
@@ -20,7 +20,7 @@ is lost and nothing comes twice. The store keeps no file longer for its sake: on
 the lake table itself is lost, the table must be read again from the source, which the enumerator is asked to do
 (`read_again`).
 
-**Commits of others on `main`** (iceberg/foreign.py) are looked for before a table is applied, again before its
+**Commits of others on `main`** (sinks/iceberg/foreign.py) are looked for before a table is applied, again before its
 publication, and in the commit that moves `main`. A table goes on from a rewrite of others, or from a commit that a
 person accepted, as from what `main` showed before: work made since is dropped, and the entries since are applied again.
 Any other commit quarantines the table, with what `main` showed as its work and that publication as `applied`.
@@ -47,25 +47,25 @@ from cutline.common.schema import TableSchema
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer import local, on_spark
-from cutline.spark_writer.catalogue import SIDE_BY_SIDE, network_volume_of
-from cutline.spark_writer.engine import AUTO, SPARK, choose_engine, choose_filling_engine
-from cutline.spark_writer.filling import filled, must_fill
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.durable import sync_files
-from cutline.spark_writer.iceberg.files import remove_file
-from cutline.spark_writer.iceberg.foreign import ACCEPT, OURS, Shown, Theirs
-from cutline.spark_writer.iceberg.key_index import KeyIndexes
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.publications import Publications
-from cutline.spark_writer.iceberg.table import Change, ForeignCommit, LakeTable, TableFault, snapshot_lost
+from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.plan import TableStep, catch_up_plans, table_steps
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import quarantine, read_again
 from cutline.spark_writer.retention import tags_of
-from cutline.spark_writer.session import first_line
-from cutline.spark_writer.staged import StagedLost, adopt
+from cutline.spark_writer.sinks.iceberg import local, on_spark
+from cutline.spark_writer.sinks.iceberg.catalogue import SIDE_BY_SIDE, network_volume_of
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.durable import sync_files
+from cutline.spark_writer.sinks.iceberg.engine import AUTO, SPARK, choose_engine, choose_filling_engine
+from cutline.spark_writer.sinks.iceberg.files import remove_file
+from cutline.spark_writer.sinks.iceberg.filling import filled, must_fill
+from cutline.spark_writer.sinks.iceberg.foreign import ACCEPT, OURS, Shown, Theirs
+from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.publications import Publications
+from cutline.spark_writer.sinks.iceberg.staged import StagedLost, adopt
+from cutline.spark_writer.sinks.iceberg.table import Change, ForeignCommit, LakeTable, TableFault, snapshot_lost
 from cutline.spark_writer.tables import Tables
 from cutline.spark_writer.upkeep import Upkeep
 

@@ -10,7 +10,7 @@ from cutline.common.schema import TableSchema
 from cutline.common.store.chain import Batch, next_batch, only
 from cutline.common.store.records import CheckpointEntry, Quarantine, StagedFile, Work
 from cutline.spark_writer.journal import JournalView
-from cutline.spark_writer.staged import Staged
+from cutline.spark_writer.sinks.iceberg.staged import Staged
 
 Schemas = Callable[[Collection[str]], Mapping[str, TableSchema]]
 """Reads schemas by their hashes."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from cutline.common.measures import Measures
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.spark_writer.applies import Applies
-from cutline.spark_writer.engine import Engine
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.foreign import Theirs
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.engine import Engine
+from cutline.spark_writer.sinks.iceberg.foreign import Theirs
 
 
 @dataclass(slots=True, kw_only=True)

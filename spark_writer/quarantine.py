@@ -11,13 +11,13 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from cutline.common.errors import CutlineError
 from cutline.common.store.records import Quarantine
-from cutline.spark_writer.iceberg.columns import BadDefault
-from cutline.spark_writer.iceberg.files import FileLost, FileRefused
-from cutline.spark_writer.iceberg.jvm import Refused
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.table import TableFault
+from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.progress import Progress
-from cutline.spark_writer.session import first_line
+from cutline.spark_writer.sinks.iceberg.columns import BadDefault
+from cutline.spark_writer.sinks.iceberg.files import FileLost, FileRefused
+from cutline.spark_writer.sinks.iceberg.jvm import Refused
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.table import TableFault
 
 logger = logging.getLogger("cutline.spark_writer")
 _MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "ENOMEM", "EMFILE", "ENFILE", "EROFS")}

@@ -26,12 +26,14 @@ from cutline.common.store.commands import SPARK as SPARK_TAKES
 from cutline.common.store.lives import Key, Life, name_of
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
-from cutline.spark_writer import catalogue, session
+from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.engine import SPARK
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.owner import Owner
-from cutline.spark_writer.iceberg.purging import purge
+from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks.iceberg import catalogue
+from cutline.spark_writer.sinks.iceberg.engine import SPARK
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.purging import purge
 
 logger = logging.getLogger("cutline.spark_writer")
 LOOK_SECONDS = 0.5
@@ -159,7 +161,7 @@ def _check(spark: Any) -> None:
     try:
         ended = spark.sparkContext._jsc.sc().isStopped()
     except Exception as error:
-        raise Unavailable(f"Spark's JVM does not answer ({session.first_line(error)}); starting again") from error
+        raise Unavailable(f"Spark's JVM does not answer ({first_line(error)}); starting again") from error
     if ended:
         raise Unavailable("Spark has stopped; starting again")
 
@@ -302,7 +304,7 @@ class PipelineApplier:
                 logger.warning("pipeline %s: request %r was dropped: %s", name, body, error)
                 self._answer(request, str(error))
             except Exception as error:
-                logger.warning("pipeline %s: request %r waits: %s", name, body, session.first_line(error))
+                logger.warning("pipeline %s: request %r waits: %s", name, body, first_line(error))
                 lead.requests.append(body)
                 self._requests_at = time.monotonic() + self.REQUEST_SECONDS
                 return

@@ -23,10 +23,12 @@ from pyspark.sql import SparkSession
 from cutline.common import programs
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.spark_writer import catalogue, jars
+from cutline.spark_writer import jars
 from cutline.spark_writer.compiled import one_of
+from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks.iceberg import catalogue
+from cutline.spark_writer.sinks.iceberg.naming import CATALOG
 
-CATALOG = "lake"
 STOP_SECONDS = 10.0
 _FILES = Path(__file__).with_name("LocalFiles.java")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -157,10 +159,3 @@ def for_config(config: PipelineConfig) -> SparkSession:
 def session_settings(sink: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of `sink.spark` that a session accepts at any time."""
     return {key: value for key, value in (sink.get("spark") or {}).items() if key.startswith("spark.sql.")}
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error; for a Java exception, the first line of its text."""
-    java = getattr(error, "java_exception", None)
-    text = str(java.toString() if java is not None else error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

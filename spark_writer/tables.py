@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cutline.common.store.records import Work
-from cutline.spark_writer.iceberg.key_index import KeyIndexes
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.table import LakeTable, TableFault, table_dropped
+from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.quarantine import may_be_own
-from cutline.spark_writer.session import first_line
+from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.table import LakeTable, TableFault, table_dropped
 
 logger = logging.getLogger("cutline.spark_writer")
 

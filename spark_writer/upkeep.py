@@ -22,9 +22,14 @@ from cutline.common.measures import OTHERS
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.iceberg.key_index import KeyIndexes
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.maintenance import (
+from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.journal import JournalView
+from cutline.spark_writer.progress import Progress
+from cutline.spark_writer.quarantine import may_be_own
+from cutline.spark_writer.retention import Retained, retained, tags_of
+from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.maintenance import (
     HERE_BYTES,
     TIER,
     compact,
@@ -32,14 +37,9 @@ from cutline.spark_writer.iceberg.maintenance import (
     expire,
     worth_compacting,
 )
-from cutline.spark_writer.iceberg.orphans import remove_orphans
-from cutline.spark_writer.iceberg.publications import Publications
-from cutline.spark_writer.journal import JournalView
-from cutline.spark_writer.progress import Progress
-from cutline.spark_writer.quarantine import may_be_own
-from cutline.spark_writer.retention import Retained, retained, tags_of
-from cutline.spark_writer.rewriting import Rewriting
-from cutline.spark_writer.session import first_line
+from cutline.spark_writer.sinks.iceberg.orphans import remove_orphans
+from cutline.spark_writer.sinks.iceberg.publications import Publications
+from cutline.spark_writer.sinks.iceberg.rewriting import Rewriting
 from cutline.spark_writer.tables import Tables
 
 logger = logging.getLogger("cutline.spark_writer")

@@ -40,7 +40,8 @@ from cutline.services.sources.mysql.connection import address, encryption
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.server import clock, identify, oldest_transaction_seconds
-from cutline.spark_writer import catalogue, jars
+from cutline.spark_writer import jars
+from cutline.spark_writer.sinks.iceberg import catalogue
 
 OPEN_FILES = 4096
 MEMORY_BYTES = 2 << 30

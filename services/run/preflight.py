@@ -22,7 +22,7 @@ from cutline.services.run import lake
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.start_stop import PositionFinder
-from cutline.spark_writer import catalogue
+from cutline.spark_writer.sinks.iceberg import catalogue
 
 _TAKING = {"same": "by `cutline define --replace` ", "stored": "in the file and run it with `--replace` ", "file": ""}
 """How a setting of a pipeline that the store has is changed, by what `check` takes."""

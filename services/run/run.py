@@ -51,7 +51,8 @@ from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until, caught_up, dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked, remove_run_file, write_redis_settings, write_run_file
 from cutline.services.sources.mysql.hosts import flushed_high
-from cutline.spark_writer import catalogue, jars
+from cutline.spark_writer import jars
+from cutline.spark_writer.sinks.iceberg import catalogue
 
 SPARK_HALTS = 3
 LOOK_SECONDS = 0.5

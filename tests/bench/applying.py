@@ -18,8 +18,8 @@ from cutline.common.store.store import Store
 from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.owner import Owner
 from tests import records
 from tests.bench.readers import Figures
 from tests.spark_cluster import Cluster

@@ -14,7 +14,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from cutline.spark_writer import on_spark, session, staged
+from cutline.spark_writer import session
+from cutline.spark_writer.sinks.iceberg import on_spark, staged
 from tests.integration.spark_bench import SparkBench, T, newest, order
 
 ROWS, CHANGES, FILES = 20_000, 60_000, 20

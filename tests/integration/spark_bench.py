@@ -28,9 +28,9 @@ from cutline.services.sources.mysql.connection import quoted_table
 from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.owner import Owner
 from cutline.spark_writer.serve import Lead
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.owner import Owner
 from tests import records
 
 Row = dict[str, Any]

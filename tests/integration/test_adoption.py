@@ -24,10 +24,10 @@ from cutline.common.file_metrics import file_metrics
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import FileMetrics
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer import staged
-from cutline.spark_writer.iceberg import files as files_of_the_lake
-from cutline.spark_writer.iceberg.table import LakeTable
-from cutline.spark_writer.staged import StagedLost
+from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
+from cutline.spark_writer.sinks.iceberg import staged
+from cutline.spark_writer.sinks.iceberg.staged import StagedLost
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.conftest import FULL
 from tests.integration.spark_bench import Row, SparkBench, T, U, order, same, schema, stock
 

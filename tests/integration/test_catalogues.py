@@ -24,11 +24,11 @@ from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.store.backends import backend_of
 from cutline.common.store.store import Store
-from cutline.spark_writer import catalogue, session
-from cutline.spark_writer.iceberg import files, objects
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.owner import Owner
+from cutline.spark_writer import session
 from cutline.spark_writer.serve import PipelineApplier
+from cutline.spark_writer.sinks.iceberg import catalogue, files, objects
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.owner import Owner
 from tests import records
 from tests.conftest import started
 from tests.integration.lakes import in_lake

@@ -10,7 +10,7 @@ from __future__ import annotations
 from cutline.common.schema import Column, TableSchema, parse_type
 from cutline.services.sources.mysql.binlog import ddl
 from cutline.services.sources.mysql.catalogue import table_schema
-from cutline.spark_writer.iceberg.columns import default_value
+from cutline.spark_writer.sinks.iceberg.columns import default_value
 from tests.integration.sources import connected, rows_of
 from tests.integration.streams import stream
 from tests.servers import Database, MariaDB, MySQL

@@ -17,9 +17,8 @@ import pytest
 from cutline.common.config.pipeline import TableOptions
 from cutline.common.errors import ProtocolError
 from cutline.services.writer import staging
-from cutline.spark_writer import local, on_spark, staged
-from cutline.spark_writer.iceberg import partitioning
-from cutline.spark_writer.staged import StagedLost
+from cutline.spark_writer.sinks.iceberg import local, on_spark, partitioning, staged
+from cutline.spark_writer.sinks.iceberg.staged import StagedLost
 from tests.conftest import FULL
 from tests.integration.spark_bench import SparkBench, T, order, schema
 from tests.spark_cluster import Cluster

@@ -20,10 +20,10 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import apply, upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg import files as files_of_the_lake
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.table import LakeTable
-from cutline.spark_writer.staged import Staged
+from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.staged import Staged
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.conftest import FULL
 from tests.integration.spark_bench import EVERYWHERE, Row, SparkBench, T, U, newest, order, same, stock
 

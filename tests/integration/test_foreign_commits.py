@@ -21,8 +21,8 @@ import pytest
 from cutline.common.errors import ConfigError
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.serve import PipelineApplier
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.integration.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, schema, stock
 
 THEIRS, OURS = U.table_id, T.table_id

@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg import lake, publications
+from cutline.spark_writer.sinks.iceberg import lake, publications
 from tests.integration.spark_bench import SparkBench, T, U, order, pyiceberg_table, same, stock
 
 logger = logging.getLogger(__name__)

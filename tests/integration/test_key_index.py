@@ -14,8 +14,8 @@ import pytest
 from cutline.common.store.index_files import IndexFiles
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg import key_index, locating
-from cutline.spark_writer.iceberg.key_index import KeyIndex
+from cutline.spark_writer.sinks.iceberg import key_index, locating
+from cutline.spark_writer.sinks.iceberg.key_index import KeyIndex
 from tests.conftest import FULL
 from tests.integration.spark_bench import SparkBench, T, U, newest, order, schema, stock
 from tests.integration.test_engines import KEYS

@@ -14,8 +14,8 @@ import pytest
 
 from cutline.spark_writer import session, upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.owner import Owner
 from tests.integration.spark_bench import (
     SparkBench,
     T,

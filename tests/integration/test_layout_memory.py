@@ -19,9 +19,9 @@ import pytest
 from cutline.common.config.pipeline import TableOptions
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS
 from cutline.services.writer.staging import OpenChanges
-from cutline.spark_writer.iceberg import partitioning
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.partitioning import write_files
+from cutline.spark_writer.sinks.iceberg import partitioning
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.partitioning import write_files
 from tests.bench.meter import peak_mib
 from tests.bench.readers import in_a_fresh_process
 from tests.integration.spark_bench import SparkBench, schema

@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg.jvm import Refused
+from cutline.spark_writer.sinks.iceberg.jvm import Refused
 from tests.conftest import FULL
 from tests.integration.spark_bench import Row, SparkBench, T, U, order, same, stock
 

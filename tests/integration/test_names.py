@@ -16,7 +16,7 @@ from pymysql.constants import ER
 
 from cutline.common.schema import META_FIELDS
 from cutline.spark_writer import session
-from cutline.spark_writer.iceberg.columns import quoted
+from cutline.spark_writer.sinks.iceberg.columns import quoted
 from tests.integration.lakes import savepoint, writing
 from tests.integration.mesh import Mesh, connection
 from tests.integration.spark_bench import load_iceberg

@@ -18,9 +18,9 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import Unavailable
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg import orphans, publications, table
-from cutline.spark_writer.iceberg.naming import file_prefix
-from cutline.spark_writer.iceberg.objects import file_system
+from cutline.spark_writer.sinks.iceberg import orphans, publications, table
+from cutline.spark_writer.sinks.iceberg.naming import file_prefix
+from cutline.spark_writer.sinks.iceberg.objects import file_system
 from tests.integration.spark_bench import SparkBench, T, both_live, newest, order, same
 from tests.servers import S3, PostgreSQL
 

@@ -10,8 +10,8 @@ import pytest
 from cutline.common.errors import Unavailable
 from cutline.common.store.records import Publication
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg import lake, publications
-from cutline.spark_writer.iceberg.purging import purge
+from cutline.spark_writer.sinks.iceberg import lake, publications
+from cutline.spark_writer.sinks.iceberg.purging import purge
 from tests.integration.spark_bench import EVERYWHERE, SparkBench, T, U, both_read, order, schema, stock
 from tests.integration.test_orphans import unnamed
 

@@ -24,10 +24,10 @@ from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.records import CheckpointEntry
 from cutline.spark_writer import session, upkeep
-from cutline.spark_writer.iceberg.foreign import theirs
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.serve import PipelineApplier
+from cutline.spark_writer.sinks.iceberg.foreign import theirs
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.integration.mesh import Mesh
 from tests.integration.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, stock
 from tests.servers import Database, MariaDB

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cutline.common.errors import ConfigError
-from cutline.spark_writer.iceberg.owner import EARLIER, ID
-from cutline.spark_writer.iceberg.publications import Publications
-from cutline.spark_writer.iceberg.purging import _aside, purge
+from cutline.spark_writer.sinks.iceberg.owner import EARLIER, ID
+from cutline.spark_writer.sinks.iceberg.publications import Publications
+from cutline.spark_writer.sinks.iceberg.purging import _aside, purge
 from tests.integration.spark_bench import EVERYWHERE, Journal, SparkBench, T, U, schema
 
 pytestmark = EVERYWHERE

@@ -15,8 +15,8 @@ from py4j.protocol import MEMORY_COMMAND_NAME
 from cutline.common.schema import TableSchema
 from cutline.spark_writer import apply
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.catalogue import SIDE_BY_SIDE
-from cutline.spark_writer.iceberg.table import LakeTable
+from cutline.spark_writer.sinks.iceberg.catalogue import SIDE_BY_SIDE
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.integration.spark_bench import SparkBench, order, schema
 
 COLUMNS = {f"c{number}": "int" for number in range(17)}

@@ -35,11 +35,11 @@ from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE
 from cutline.services.run.lake import where
 from cutline.services.writer import staging
 from cutline.services.writer.staging import OpenChanges
-from cutline.spark_writer import local, on_spark, staged, upkeep
+from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg import durable
-from cutline.spark_writer.iceberg.jvm import items
-from cutline.spark_writer.iceberg.maintenance import expire
+from cutline.spark_writer.sinks.iceberg import durable, local, on_spark, staged
+from cutline.spark_writer.sinks.iceberg.jvm import items
+from cutline.spark_writer.sinks.iceberg.maintenance import expire
 from tests.integration.spark_bench import Journal, Row, SparkBench, T, U, load_iceberg, order, same, schema
 
 ROOT = Path(__file__).parents[2]
@@ -823,8 +823,8 @@ import sys
 from cutline.common.store.store import Store
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.owner import Owner
 store = Store(sys.argv[1]).pipeline("shop")
 spark = session.start({"spark.driver.memory": "512m"})
 def reached(step):

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from cutline.common.table_id import split_table_id, table_id_of
-from cutline.spark_writer.iceberg import orphans
-from cutline.spark_writer.iceberg.naming import folder_name
+from cutline.spark_writer.sinks.iceberg import orphans
+from cutline.spark_writer.sinks.iceberg.naming import folder_name
 from tests.integration.spark_bench import SparkBench, newest, order, pyiceberg_table, same, schema
 
 ODD = (

@@ -42,8 +42,8 @@ from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator import __main__ as enumerator
 from cutline.services.enumerator import commanding
 from cutline.spark_writer import apply, serve, upkeep
-from cutline.spark_writer.iceberg import purging
-from cutline.spark_writer.iceberg.owner import ID
+from cutline.spark_writer.sinks.iceberg import purging
+from cutline.spark_writer.sinks.iceberg.owner import ID
 from tests.simulation import members
 from tests.simulation.actors import Actors, Event, Process
 from tests.simulation.clock import SimulatedClock, Wrong

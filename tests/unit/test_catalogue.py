@@ -14,7 +14,8 @@ import pytest
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.spark_writer import catalogue, jars
+from cutline.spark_writer import jars
+from cutline.spark_writer.sinks.iceberg import catalogue
 
 POSTGRESQL = {"type": "jdbc", "uri": "jdbc:postgresql://127.0.0.1:5432/lake"}
 
@@ -117,7 +118,8 @@ def test_a_warehouse_without_write_permission_is_one_sentence(tmp_path: Path) ->
     if os.geteuid() != 0:
         return
     code = (
-        "import json, os, sys; from cutline.spark_writer import catalogue; os.setgid(65534); os.setuid(65534);"
+        "import json, os, sys; from cutline.spark_writer.sinks.iceberg import catalogue;"
+        "os.setgid(65534); os.setuid(65534);"
         "print(json.dumps(catalogue.faults(json.loads(sys.argv[1]), 'file:///store')))"
     )
     done = subprocess.run(

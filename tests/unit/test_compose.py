@@ -20,7 +20,8 @@ import yaml
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import load
 from cutline.common.config.settings import settings
-from cutline.spark_writer import catalogue, jars
+from cutline.spark_writer import jars
+from cutline.spark_writer.sinks.iceberg import catalogue
 from tests.acceptance import images
 from tests.acceptance.compose import SERVICES
 from tests.servers import S3

@@ -13,8 +13,8 @@ from pyiceberg.table.puffin import PuffinFile
 from pyroaring import BitMap64
 
 from cutline.common.errors import ProtocolError
-from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
-from cutline.spark_writer.iceberg.deletion_vectors import (
+from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows, living
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import (
     bitmap_of,
     decode,
     encode,
@@ -22,7 +22,7 @@ from cutline.spark_writer.iceberg.deletion_vectors import (
     without,
     write_vectors,
 )
-from cutline.spark_writer.iceberg.files import FileLost
+from cutline.spark_writer.sinks.iceberg.files import FileLost
 
 
 def sample(*spans: tuple[int, int, int]) -> np.ndarray:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cutline.spark_writer.engine import AUTO, LOCAL, LOCAL_CHANGES, SPARK, choose_engine, choose_filling_engine
+from cutline.spark_writer.sinks.iceberg.engine import (
+    AUTO,
+    LOCAL,
+    LOCAL_CHANGES,
+    SPARK,
+    choose_engine,
+    choose_filling_engine,
+)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cutline.spark_writer.iceberg.foreign import shown, theirs, undone
+from cutline.spark_writer.sinks.iceberg.foreign import shown, theirs, undone
 
 SPARK = {"engine-name": "spark", "app-id": "local-7", "deleted-records": "3"}
 

@@ -22,11 +22,11 @@ from cutline.common.errors import Unavailable
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.index_files import IndexFiles
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.iceberg import key_index, locating
-from cutline.spark_writer.iceberg.files import DataFile, FileLost
-from cutline.spark_writer.iceberg.key_hash import KeyHash, kind_of
-from cutline.spark_writer.iceberg.key_index import KeyIndex, KeyIndexes, first_at_least
-from cutline.spark_writer.iceberg.locating import SortedKeys, locate, rows_to_scan
+from cutline.spark_writer.sinks.iceberg import key_index, locating
+from cutline.spark_writer.sinks.iceberg.files import DataFile, FileLost
+from cutline.spark_writer.sinks.iceberg.key_hash import KeyHash, kind_of
+from cutline.spark_writer.sinks.iceberg.key_index import KeyIndex, KeyIndexes, first_at_least
+from cutline.spark_writer.sinks.iceberg.locating import SortedKeys, locate, rows_to_scan
 from tests import records
 
 UTC = pa.timestamp("us", "UTC")

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from cutline.spark_writer.iceberg.files import DataFile
-from cutline.spark_writer.iceberg.maintenance import END_BYTES, HERE_BYTES, ROUND_BYTES, TIER, worth_compacting
+from cutline.spark_writer.sinks.iceberg.files import DataFile
+from cutline.spark_writer.sinks.iceberg.maintenance import END_BYTES, HERE_BYTES, ROUND_BYTES, TIER, worth_compacting
 
 
 def file(name: str, size: int, rows: int = 1000) -> DataFile:

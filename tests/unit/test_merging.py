@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cutline.common.schema import Column, TableSchema
-from cutline.spark_writer.iceberg import merging, portions
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.deletion_vectors import write_vectors
-from cutline.spark_writer.iceberg.files import DataFile, Lineage
-from cutline.spark_writer.iceberg.lineage import LAST_UPDATED, NONE, ROW_ID, row_ids_at, with_row_ids
-from cutline.spark_writer.iceberg.merging import Source, keys_at, merged_rows
+from cutline.spark_writer.sinks.iceberg import merging, portions
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import write_vectors
+from cutline.spark_writer.sinks.iceberg.files import DataFile, Lineage
+from cutline.spark_writer.sinks.iceberg.lineage import LAST_UPDATED, NONE, ROW_ID, row_ids_at, with_row_ids
+from cutline.spark_writer.sinks.iceberg.merging import Source, keys_at, merged_rows
 
 FIRST, LAST = dt.datetime.fromisoformat("1971-01-01"), dt.datetime.fromisoformat("2038-01-01")
 KEYS: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.spark_writer.iceberg.naming import file_prefix, folder_name, leads_elsewhere, writer_of
+from cutline.spark_writer.sinks.iceberg.naming import file_prefix, folder_name, leads_elsewhere, writer_of
 
 PLAIN = re.compile(r"[A-Za-z0-9_!-]+(\.+[A-Za-z0-9_!-]+)*")
 

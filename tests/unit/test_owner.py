@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutline.spark_writer.iceberg.owner import ID, OWNER, Owner, Relation, earlier_of
+from cutline.spark_writer.sinks.iceberg.owner import ID, OWNER, Owner, Relation, earlier_of
 
 NEW = "0123456789ab"
 OLD = "ba9876543210"

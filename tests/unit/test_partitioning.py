@@ -19,10 +19,10 @@ from pyiceberg import types
 from pyiceberg.transforms import parse_transform
 
 from cutline.common.schema import Column, TableSchema
-from cutline.spark_writer.iceberg import partitioning
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.partitioning import chosen, recorded, transformed, write_files
-from cutline.spark_writer.iceberg.sorting import in_order
+from cutline.spark_writer.sinks.iceberg import partitioning
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.partitioning import chosen, recorded, transformed, write_files
+from cutline.spark_writer.sinks.iceberg.sorting import in_order
 
 FIRST, LAST = dt.datetime.fromisoformat("1001-01-01"), dt.datetime.fromisoformat("9999-12-30")
 EPOCH = dt.datetime.fromisoformat("1970-01-01T00:00:00+00:00")

@@ -14,10 +14,10 @@ import pytest
 
 from cutline.common.errors import ProtocolError
 from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.iceberg import files, position_deletes
-from cutline.spark_writer.iceberg.deletion_vectors import Vector
-from cutline.spark_writer.iceberg.files import FileLost
-from cutline.spark_writer.iceberg.position_deletes import read_deleted, write_deleted
+from cutline.spark_writer.sinks.iceberg import files, position_deletes
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector
+from cutline.spark_writer.sinks.iceberg.files import FileLost
+from cutline.spark_writer.sinks.iceberg.position_deletes import read_deleted, write_deleted
 
 DEAD = {
     "file:/lake/data/one.parquet": np.array([7], np.int64),

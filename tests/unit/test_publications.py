@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cutline.common.positions import Position
 from cutline.common.store.records import Main, Publication, PublishedTable
-from cutline.spark_writer.iceberg.publications import publication_rows, retained_rows
+from cutline.spark_writer.sinks.iceberg.publications import publication_rows, retained_rows
 
 Row = dict[str, Any]
 TABLES = ("d.a", "d.b", "d.c")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cutline.common.config.reserved import NAMESPACE, is_own, taken
-from cutline.spark_writer.iceberg import publications
+from cutline.spark_writer.sinks.iceberg import publications
 
 
 def test_the_tables_that_the_spark_writer_makes_for_itself_are_reserved_in_the_namespace_that_was_chosen() -> None:

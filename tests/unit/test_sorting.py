@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from cutline.common.schema import Column, TableSchema
-from cutline.spark_writer.iceberg.columns import Layout, Sort
-from cutline.spark_writer.iceberg.sorting import chosen, in_order, recorded
+from cutline.spark_writer.sinks.iceberg.columns import Layout, Sort
+from cutline.spark_writer.sinks.iceberg.sorting import chosen, in_order, recorded
 
 KINDS = {"id": "int", ".odd [name]": "varchar(9)", "v": "vector(2)"}
 SCHEMA = TableSchema(

@@ -25,9 +25,9 @@ from cutline.common.store.store import PipelineStore
 from cutline.services.writer import machine, staging
 from cutline.services.writer.__main__ import Staging
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.local import reduced
-from cutline.spark_writer.staged import LIVE, Staged, rows_of
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.local import reduced
+from cutline.spark_writer.sinks.iceberg.staged import LIVE, Staged, rows_of
 from tests import records
 
 T = TableSchema(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.spark_writer.iceberg.versions import LEAST, MOST, ROOM, is_due, wanted, young
+from cutline.spark_writer.sinks.iceberg.versions import LEAST, MOST, ROOM, is_due, wanted, young
 
 GRACE_MS = 600_000
 

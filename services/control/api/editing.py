@@ -18,7 +18,7 @@ from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.situation import Situation
 from cutline.services.control.store_calls import in_store
 from cutline.services.sources.mysql.preflight import check_source
-from cutline.spark_writer import catalogue
+from cutline.spark_writer.sinks.iceberg import catalogue
 
 Match = Annotated[
     str | None,

@@ -34,7 +34,7 @@ from cutline.services.sources.mysql.connection import Source
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import server_faults
 from cutline.services.sources.mysql.server import identify
-from cutline.spark_writer.iceberg.fields import comment, iceberg_type, lake_names
+from cutline.spark_writer.sinks.iceberg.fields import comment, iceberg_type, lake_names
 
 routes = router("source")
 ADMIN = role("admin")

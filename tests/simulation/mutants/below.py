@@ -17,9 +17,9 @@ HOST = "common/mesh/host.py"
 STAGING_FILE = "common/store/staging_file.py"
 STAGING = "services/writer/staging.py"
 CHANNELS = "common/mesh/channels.py"
-FOREIGN = "spark_writer/iceberg/foreign.py"
-KEY_INDEX = "spark_writer/iceberg/key_index.py"
-LOCATING = "spark_writer/iceberg/locating.py"
+FOREIGN = "spark_writer/sinks/iceberg/foreign.py"
+KEY_INDEX = "spark_writer/sinks/iceberg/key_index.py"
+LOCATING = "spark_writer/sinks/iceberg/locating.py"
 FILE_METRICS = "common/file_metrics.py"
 FOUND = "test_locating.py::test_an_index_finds_what_a_scan_and_a_dictionary_find"
 
@@ -239,35 +239,35 @@ BELOW = (
     ),
     unit(
         "texts that differ in zero bytes at the end have the same hash",
-        "spark_writer/iceberg/key_hash.py",
+        "spark_writer/sinks/iceberg/key_hash.py",
         "yield 1, None, lengths.astype(np.uint64)",
         "yield 1, None, 0 * lengths.astype(np.uint64)",
         "test_locating.py::test_equal_keys_have_equal_hashes_and_others_other_hashes",
     ),
     unit(
         "compaction writes rows before others that have the same first column of the key and come first",
-        "spark_writer/iceberg/merging.py",
+        "spark_writer/sinks/iceberg/merging.py",
         "bisect.bisect_left(",
         "bisect.bisect_right(",
         "test_merging.py",
     ),
     unit(
         "a merged row loses the id that an earlier update or compaction gave it",
-        "spark_writer/iceberg/lineage.py",
+        "spark_writer/sinks/iceberg/lineage.py",
         "pc.coalesce(own_ids, pa.array(lineage.first_row_id + positions, pa.int64()))",
         "pa.array(lineage.first_row_id + positions, pa.int64())",
         "test_merging.py",
     ),
     unit(
         "the bucket of a negative decimal is taken of more bytes than it needs",
-        "spark_writer/iceberg/partitioning.py",
+        "spark_writer/sinks/iceberg/partitioning.py",
         "(number + (number < 0)).bit_length()",
         "number.bit_length()",
         "test_partitioning.py",
     ),
     unit(
         "rows that differ only in the second partition column share a file",
-        "spark_writer/iceberg/partitioning.py",
+        "spark_writer/sinks/iceberg/partitioning.py",
         "codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()",
         "codes = codes * len(encoded.dictionary)",
         "test_partitioning.py::test_rows_are_written_by_partition_and_null_has_one_of_its_own",

@@ -16,16 +16,15 @@ from cutline.common.config.pipeline import RetentionConfig, TableOptions
 from cutline.common.config.reserved import NAMESPACE
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.table_id import split_table_id, table_id_of
-from cutline.spark_writer.catalogue import sqlite_path
-from cutline.spark_writer.iceberg.dead_rows import DeadRows
-from cutline.spark_writer.iceberg.durable import local_path, sync_files
-from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
-from cutline.spark_writer.iceberg.naming import folder_name, leads_elsewhere
-from cutline.spark_writer.iceberg.objects import Rights, grant, is_secret
-from cutline.spark_writer.iceberg.owner import Owner
-from cutline.spark_writer.iceberg.table import FORMAT_VERSION, SOURCE, VERSION, LakeTable, TableFault
-from cutline.spark_writer.iceberg.versions import LEAST, VERSIONS
-from cutline.spark_writer.session import CATALOG
+from cutline.spark_writer.sinks.iceberg.catalogue import sqlite_path
+from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows
+from cutline.spark_writer.sinks.iceberg.durable import local_path, sync_files
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
+from cutline.spark_writer.sinks.iceberg.naming import CATALOG, folder_name, leads_elsewhere
+from cutline.spark_writer.sinks.iceberg.objects import Rights, grant, is_secret
+from cutline.spark_writer.sinks.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.table import FORMAT_VERSION, SOURCE, VERSION, LakeTable, TableFault
+from cutline.spark_writer.sinks.iceberg.versions import LEAST, VERSIONS
 
 _PROPERTIES = {
     "write.delete.mode": "merge-on-read",

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from cutline.common.config.pipeline import sorted_by
 from cutline.common.schema import TableSchema
-from cutline.spark_writer.iceberg.columns import Layout, Sort
-from cutline.spark_writer.iceberg.fields import field_id
-from cutline.spark_writer.iceberg.jvm import Jvm
+from cutline.spark_writer.sinks.iceberg.columns import Layout, Sort
+from cutline.spark_writer.sinks.iceberg.fields import field_id
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm
 
 SORT = "cutline.sort."
 _PLACES = {False: ("ascending", "at_start"), True: ("descending", "at_end")}

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from cutline.common.errors import CutlineError
 from cutline.common.schema import FIELD_ID, Column, TableSchema, parse_type
-from cutline.spark_writer.iceberg.fields import comment, field_id, iceberg_type, lake_fields
-from cutline.spark_writer.iceberg.jvm import Jvm, items
+from cutline.spark_writer.sinks.iceberg.fields import comment, field_id, iceberg_type, lake_fields
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm, items
 
 OFFSET = "cutline.offset."
 Sort = tuple[tuple[int, bool], ...]

@@ -44,8 +44,8 @@ import pyarrow as pa
 
 from cutline.common.errors import CutlineError
 from cutline.common.store.index_files import IndexFiles
-from cutline.spark_writer.iceberg.files import FileLost
-from cutline.spark_writer.iceberg.key_hash import SECRET_BYTES, KeyHash
+from cutline.spark_writer.sinks.iceberg.files import FileLost
+from cutline.spark_writer.sinks.iceberg.key_hash import SECRET_BYTES, KeyHash
 
 logger = logging.getLogger("cutline.spark_writer")
 FAN_OUT = 8

@@ -39,18 +39,17 @@ from pyspark.sql.types import DoubleType, FloatType, StructType
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.filling import groups_of
-from cutline.spark_writer.iceberg import objects
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of
-from cutline.spark_writer.iceberg.files import FileLost
-from cutline.spark_writer.iceberg.jvm import failing_as
-from cutline.spark_writer.iceberg.lineage import NONE, ROW_ID
-from cutline.spark_writer.iceberg.merging import merged_rows
-from cutline.spark_writer.iceberg.partitioning import write_files
-from cutline.spark_writer.iceberg.position_deletes import VECTORS_VERSION, read_deleted, write_deleted
-from cutline.spark_writer.iceberg.table import LakeTable
-from cutline.spark_writer.staged import (
+from cutline.spark_writer.sinks.iceberg import objects
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of
+from cutline.spark_writer.sinks.iceberg.files import FileLost
+from cutline.spark_writer.sinks.iceberg.filling import groups_of
+from cutline.spark_writer.sinks.iceberg.jvm import failing_as
+from cutline.spark_writer.sinks.iceberg.lineage import NONE, ROW_ID
+from cutline.spark_writer.sinks.iceberg.merging import merged_rows
+from cutline.spark_writer.sinks.iceberg.partitioning import write_files
+from cutline.spark_writer.sinks.iceberg.position_deletes import VECTORS_VERSION, read_deleted, write_deleted
+from cutline.spark_writer.sinks.iceberg.staged import (
     LIVE,
     Staged,
     StagedLost,
@@ -60,6 +59,7 @@ from cutline.spark_writer.staged import (
     last_changes,
     rows_of,
 )
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 GROUP = "_group"
 PARTITION_ROWS = 500_000

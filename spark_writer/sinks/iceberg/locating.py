@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 
 from cutline.common.keys import comparable
 from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.iceberg.files import DataFile, FileLost, RowGroup, open_parquet
-from cutline.spark_writer.iceberg.key_hash import kind_of
-from cutline.spark_writer.iceberg.key_index import Columns, Found, IndexUnavailable, KeyIndex
+from cutline.spark_writer.sinks.iceberg.files import DataFile, FileLost, RowGroup, open_parquet
+from cutline.spark_writer.sinks.iceberg.key_hash import kind_of
+from cutline.spark_writer.sinks.iceberg.key_index import Columns, Found, IndexUnavailable, KeyIndex
 
 logger = logging.getLogger("cutline.spark_writer")
 SEARCH_BYTES = 128 << 20

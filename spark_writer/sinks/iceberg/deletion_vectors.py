@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap64
 
-from cutline.spark_writer.iceberg.durable import sync_files
-from cutline.spark_writer.iceberg.files import FileLost, open_input, open_output
-from cutline.spark_writer.iceberg.jvm import Jvm
+from cutline.spark_writer.sinks.iceberg.durable import sync_files
+from cutline.spark_writer.sinks.iceberg.files import FileLost, open_input, open_output
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm
 
 _MAGIC = struct.pack("<I", 1681511377)
 _PUFFIN = b"PFA1"

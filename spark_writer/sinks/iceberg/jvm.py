@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from cutline.common.errors import Unavailable
 from cutline.spark_writer.compiled import one_of
-from cutline.spark_writer.session import first_line
+from cutline.spark_writer.java_errors import first_line
 
 _AWAY = re.compile(
     r"\.(\w*ConnectException|\w*SocketException|\w*Timeout(Exception)?|UnknownHostException|NoRouteToHostException"

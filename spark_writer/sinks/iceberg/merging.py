@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.iceberg.columns import Layout, default_value
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, outside
-from cutline.spark_writer.iceberg.files import Lineage, open_parquet
-from cutline.spark_writer.iceberg.lineage import with_lineage
-from cutline.spark_writer.iceberg.portions import in_row_groups
-from cutline.spark_writer.iceberg.position_deletes import read_deleted
+from cutline.spark_writer.sinks.iceberg.columns import Layout, default_value
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, outside
+from cutline.spark_writer.sinks.iceberg.files import Lineage, open_parquet
+from cutline.spark_writer.sinks.iceberg.lineage import with_lineage
+from cutline.spark_writer.sinks.iceberg.portions import in_row_groups
+from cutline.spark_writer.sinks.iceberg.position_deletes import read_deleted
 
 WAITING_BYTES = 256 << 20
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from cutline.spark_writer.iceberg.files import ROW_GROUP_ROWS
+from cutline.spark_writer.sinks.iceberg.files import ROW_GROUP_ROWS
 
 ROW_GROUP_BYTES = 32 << 20
 """A row group has `ROW_GROUP_ROWS` rows, or about so many bytes in memory if its rows are large."""

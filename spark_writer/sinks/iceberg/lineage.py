@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.iceberg.files import DataFile, Lineage, open_parquet
+from cutline.spark_writer.sinks.iceberg.files import DataFile, Lineage, open_parquet
 
 NONE = -1
 """In an array of row ids: the row has none, and gets one of its file."""

@@ -31,13 +31,13 @@ from typing import Any
 
 import pyarrow.fs
 
-from cutline.spark_writer.iceberg.durable import local_path
-from cutline.spark_writer.iceberg.files import open_input, remove_file
-from cutline.spark_writer.iceberg.jvm import failing_as
-from cutline.spark_writer.iceberg.naming import writer_of
-from cutline.spark_writer.iceberg.objects import file_system
-from cutline.spark_writer.iceberg.owner import EARLIER, Owner, earlier_of
-from cutline.spark_writer.iceberg.table import LakeTable
+from cutline.spark_writer.sinks.iceberg.durable import local_path
+from cutline.spark_writer.sinks.iceberg.files import open_input, remove_file
+from cutline.spark_writer.sinks.iceberg.jvm import failing_as
+from cutline.spark_writer.sinks.iceberg.naming import writer_of
+from cutline.spark_writer.sinks.iceberg.objects import file_system
+from cutline.spark_writer.sinks.iceberg.owner import EARLIER, Owner, earlier_of
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 _MANIFEST = re.compile(r"(?:snap-\d+-\d+-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-m\d+)?\.avro")
 _FOLDERS = {"write.data.path": "data", "write.metadata.path": "metadata"}

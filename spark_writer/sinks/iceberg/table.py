@@ -44,32 +44,31 @@ from cutline.common.file_metrics import COLUMNS
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import FileMetrics
 from cutline.common.table_id import split_table_id
-from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
-from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
-from cutline.spark_writer.iceberg.deletion_vectors import description as vector_description
-from cutline.spark_writer.iceberg.durable import local_path, sync_above, sync_files
-from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage, file_size
-from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
-from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict, items
-from cutline.spark_writer.iceberg.key_index import Found, KeyIndex
-from cutline.spark_writer.iceberg.leftovers import removed_after
-from cutline.spark_writer.iceberg.lineage import NONE, row_ids_at
-from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
-from cutline.spark_writer.iceberg.metadata import Metadata
-from cutline.spark_writer.iceberg.metrics import description, footer_metrics, has_default_metrics
-from cutline.spark_writer.iceberg.naming import file_prefix
-from cutline.spark_writer.iceberg.objects import Rights
-from cutline.spark_writer.iceberg.owner import EARLIER, ID, OWNER, Owner, Relation, earlier_of, with_earlier
-from cutline.spark_writer.iceberg.partitioning import NOWHERE, PARTITION, write_files
-from cutline.spark_writer.iceberg.partitioning import chosen as partition_fields
-from cutline.spark_writer.iceberg.partitioning import recorded as partition_of
-from cutline.spark_writer.iceberg.position_deletes import is_usable, write_deleted
-from cutline.spark_writer.iceberg.position_deletes import to_java as position_deletes_to_java
-from cutline.spark_writer.iceberg.sorting import SORT, chosen, fitting, recorded
-from cutline.spark_writer.iceberg.sorting import to_java as sort_order_to_java
-from cutline.spark_writer.iceberg.versions import LEAST, VERSIONS, is_due, wanted, young
-from cutline.spark_writer.session import CATALOG
+from cutline.spark_writer.sinks.iceberg.columns import OFFSET, Layout, lay_out, quoted
+from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows, living
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import description as vector_description
+from cutline.spark_writer.sinks.iceberg.durable import local_path, sync_above, sync_files
+from cutline.spark_writer.sinks.iceberg.files import Contents, DataFile, Lineage, file_size
+from cutline.spark_writer.sinks.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm, failing_as, is_conflict, items
+from cutline.spark_writer.sinks.iceberg.key_index import Found, KeyIndex
+from cutline.spark_writer.sinks.iceberg.leftovers import removed_after
+from cutline.spark_writer.sinks.iceberg.lineage import NONE, row_ids_at
+from cutline.spark_writer.sinks.iceberg.locating import locate, rows_to_scan
+from cutline.spark_writer.sinks.iceberg.metadata import Metadata
+from cutline.spark_writer.sinks.iceberg.metrics import description, footer_metrics, has_default_metrics
+from cutline.spark_writer.sinks.iceberg.naming import CATALOG, file_prefix
+from cutline.spark_writer.sinks.iceberg.objects import Rights
+from cutline.spark_writer.sinks.iceberg.owner import EARLIER, ID, OWNER, Owner, Relation, earlier_of, with_earlier
+from cutline.spark_writer.sinks.iceberg.partitioning import NOWHERE, PARTITION, write_files
+from cutline.spark_writer.sinks.iceberg.partitioning import chosen as partition_fields
+from cutline.spark_writer.sinks.iceberg.partitioning import recorded as partition_of
+from cutline.spark_writer.sinks.iceberg.position_deletes import is_usable, write_deleted
+from cutline.spark_writer.sinks.iceberg.position_deletes import to_java as position_deletes_to_java
+from cutline.spark_writer.sinks.iceberg.sorting import SORT, chosen, fitting, recorded
+from cutline.spark_writer.sinks.iceberg.sorting import to_java as sort_order_to_java
+from cutline.spark_writer.sinks.iceberg.versions import LEAST, VERSIONS, is_due, wanted, young
 
 logger = logging.getLogger("cutline.spark_writer")
 SOURCE = "cutline.table"

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, outside, positions_of, read_bitmap
-from cutline.spark_writer.iceberg.position_deletes import read_deleted
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of, outside, positions_of, read_bitmap
+from cutline.spark_writer.sinks.iceberg.position_deletes import read_deleted
 
 LIMIT_BYTES = 64 << 20
 

@@ -25,11 +25,11 @@ from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.backends import store_errors
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.iceberg.columns import Layout, default_value, defaulted
-from cutline.spark_writer.iceberg.files import FileLost, file_size, open_parquet, put_file
-from cutline.spark_writer.iceberg.lineage import with_row_ids
-from cutline.spark_writer.iceberg.metrics import has_default_metrics
-from cutline.spark_writer.iceberg.table import LakeTable, write_rows
+from cutline.spark_writer.sinks.iceberg.columns import Layout, default_value, defaulted
+from cutline.spark_writer.sinks.iceberg.files import FileLost, file_size, open_parquet, put_file
+from cutline.spark_writer.sinks.iceberg.lineage import with_row_ids
+from cutline.spark_writer.sinks.iceberg.metrics import has_default_metrics
+from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
 GROUP_ROWS, GROUP_BYTES = 1_000_000, 1 << 30

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from cutline.common import parquet
 from cutline.common.errors import CutlineError, ProtocolError, Unavailable
 from cutline.common.store.backends import make_folder, store_errors
-from cutline.spark_writer.iceberg.durable import local_path, sync_files
-from cutline.spark_writer.iceberg.objects import SCHEMES, file_system
+from cutline.spark_writer.sinks.iceberg.durable import local_path, sync_files
+from cutline.spark_writer.sinks.iceberg.objects import SCHEMES, file_system
 
 ROW_GROUP_ROWS = 200_000
 _COPY_BYTES = 1 << 20

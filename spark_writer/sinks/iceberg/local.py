@@ -10,10 +10,18 @@ import pyarrow as pa
 
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.deletion_vectors import Vector
-from cutline.spark_writer.iceberg.table import LakeTable, write_rows
-from cutline.spark_writer.staged import LIVE, Staged, changes_of, grouped, key_names, last_changes, rows_of
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector
+from cutline.spark_writer.sinks.iceberg.staged import (
+    LIVE,
+    Staged,
+    changes_of,
+    grouped,
+    key_names,
+    last_changes,
+    rows_of,
+)
+from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
 
 PENDING_ROWS = 1_000_000
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, positions_of, read_vector, write_vectors
-from cutline.spark_writer.iceberg.files import ROW_GROUP_ROWS, FileLost, file_size, open_parquet, write_parquet
-from cutline.spark_writer.iceberg.jvm import Jvm
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, positions_of, read_vector, write_vectors
+from cutline.spark_writer.sinks.iceberg.files import ROW_GROUP_ROWS, FileLost, file_size, open_parquet, write_parquet
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm
 
 VECTORS_VERSION = 3
 """The first format version with deletion vectors, which it requires for each new delete."""

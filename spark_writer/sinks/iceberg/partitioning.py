@@ -28,11 +28,11 @@ import pyarrow.compute as pc
 from cutline.common.config.pipeline import partitioned_by
 from cutline.common.schema import TableSchema
 from cutline.common.spill import Extent, Spill
-from cutline.spark_writer.iceberg.columns import EXACT, Layout, Partition, single_value
-from cutline.spark_writer.iceberg.fields import field_id, lake_names
-from cutline.spark_writer.iceberg.files import write_parquet
-from cutline.spark_writer.iceberg.portions import HELD_BYTES, in_row_groups, portions, taken
-from cutline.spark_writer.iceberg.sorting import in_order
+from cutline.spark_writer.sinks.iceberg.columns import EXACT, Layout, Partition, single_value
+from cutline.spark_writer.sinks.iceberg.fields import field_id, lake_names
+from cutline.spark_writer.sinks.iceberg.files import write_parquet
+from cutline.spark_writer.sinks.iceberg.portions import HELD_BYTES, in_row_groups, portions, taken
+from cutline.spark_writer.sinks.iceberg.sorting import in_order
 
 PARTITION = "cutline.partition."
 NOWHERE = "[]"

@@ -20,8 +20,8 @@ import pyarrow.fs
 
 from cutline.common.config.addresses import barred
 from cutline.common.errors import ConfigError, Unavailable, redacted
-from cutline.spark_writer.iceberg.durable import local_path
-from cutline.spark_writer.iceberg.objects import SCHEMES, bucket_of, file_system
+from cutline.spark_writer.sinks.iceberg.durable import local_path
+from cutline.spark_writer.sinks.iceberg.objects import SCHEMES, bucket_of, file_system
 
 ANSWER_SECONDS = 10.0
 SIDE_BY_SIDE = 8

@@ -12,8 +12,8 @@ from typing import Any
 
 from cutline.common.file_metrics import file_metrics
 from cutline.common.store.records import FileMetrics
-from cutline.spark_writer.iceberg.files import open_parquet
-from cutline.spark_writer.iceberg.metadata import Metadata
+from cutline.spark_writer.sinks.iceberg.files import open_parquet
+from cutline.spark_writer.sinks.iceberg.metadata import Metadata
 
 _PROPERTIES = "write.metadata.metrics."
 """The names of table properties that say which metrics Iceberg keeps begin so."""

@@ -39,15 +39,15 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import Publication, changes
-from cutline.spark_writer.iceberg.columns import quoted
-from cutline.spark_writer.iceberg.files import open_parquet, write_parquet
-from cutline.spark_writer.iceberg.jvm import failing_as
-from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.leftovers import removed_after
-from cutline.spark_writer.iceberg.maintenance import expire
-from cutline.spark_writer.iceberg.owner import EARLIER, Relation, earlier_of, with_earlier
-from cutline.spark_writer.iceberg.table import LakeTable
-from cutline.spark_writer.session import CATALOG
+from cutline.spark_writer.sinks.iceberg.columns import quoted
+from cutline.spark_writer.sinks.iceberg.files import open_parquet, write_parquet
+from cutline.spark_writer.sinks.iceberg.jvm import failing_as
+from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.leftovers import removed_after
+from cutline.spark_writer.sinks.iceberg.maintenance import expire
+from cutline.spark_writer.sinks.iceberg.naming import CATALOG
+from cutline.spark_writer.sinks.iceberg.owner import EARLIER, Relation, earlier_of, with_earlier
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 logger = logging.getLogger("cutline.spark_writer")
 NAME, VIEW = reserved.PUBLICATIONS, reserved.CUTS

@@ -16,8 +16,8 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from cutline.spark_writer.iceberg.jvm import is_conflict
-from cutline.spark_writer.session import first_line
+from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks.iceberg.jvm import is_conflict
 
 logger = logging.getLogger("cutline.spark_writer")
 

@@ -21,17 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from cutline.common.errors import ProtocolError
-from cutline.spark_writer.iceberg import objects
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, outside, without
-from cutline.spark_writer.iceberg.files import DataFile, remove_file, write_parquet
-from cutline.spark_writer.iceberg.jvm import Jvm
-from cutline.spark_writer.iceberg.locating import locate
-from cutline.spark_writer.iceberg.maintenance import sources
-from cutline.spark_writer.iceberg.merging import Source, keys_at, merged_rows
-from cutline.spark_writer.iceberg.position_deletes import read_deleted, write_deleted
-from cutline.spark_writer.iceberg.table import LakeTable, key_ids
-from cutline.spark_writer.on_spark import kernels
+from cutline.spark_writer.sinks.iceberg import objects
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, outside, without
+from cutline.spark_writer.sinks.iceberg.files import DataFile, remove_file, write_parquet
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm
+from cutline.spark_writer.sinks.iceberg.locating import locate
+from cutline.spark_writer.sinks.iceberg.maintenance import sources
+from cutline.spark_writer.sinks.iceberg.merging import Source, keys_at, merged_rows
+from cutline.spark_writer.sinks.iceberg.on_spark import kernels
+from cutline.spark_writer.sinks.iceberg.position_deletes import read_deleted, write_deleted
+from cutline.spark_writer.sinks.iceberg.table import LakeTable, key_ids
 
 _WRITTEN = "path string, rows long"
 

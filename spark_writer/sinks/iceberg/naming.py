@@ -15,6 +15,8 @@ from __future__ import annotations
 import hashlib
 import re
 
+CATALOG = "lake"
+"""The name of a pipeline's catalogue in its Spark session, and so in names and messages."""
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 _ESCAPE = "!"
 _LONGEST = 120

@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.files import DataFile
-from cutline.spark_writer.iceberg.jvm import failing_as
-from cutline.spark_writer.iceberg.merging import Source, merged_rows
-from cutline.spark_writer.iceberg.table import LakeTable, write_rows
+from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.files import DataFile
+from cutline.spark_writer.sinks.iceberg.jvm import failing_as
+from cutline.spark_writer.sinks.iceberg.merging import Source, merged_rows
+from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
 
 TIER = 8
 END_BYTES = 128 << 20

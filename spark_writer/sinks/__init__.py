@@ -1,0 +1,1 @@
+"""What the Spark writer keeps tables in: one package for each kind of sink."""
