@@ -88,7 +88,7 @@ MEANINGS: Mapping[Code, Meaning] = {
             "The table was changed by DDL, and `schema_changes: halt` stops it there.",
             "Prepare its consumers, and snapshot it again in another pipeline.",
         ),
-        (Code.RIGHTS, "The source's user may not read the table.", "Grant SELECT on it; Cutline looks again by itself."),
+        (Code.RIGHTS, "The source's user may not read the table.", "Grant SELECT on it. Cutline looks again."),
         (
             Code.SOURCE_SLOW,
             "A SELECT gave almost no rows within `snapshot.max_select_seconds`.",
@@ -227,6 +227,11 @@ class Cause:
     def to_json(self) -> dict[str, str]:
         """A plain dict."""
         return {"code": self.code, "sentence": self.sentence, "remedy": self.remedy}
+
+    @property
+    def counted(self) -> Code:
+        """The code under which metrics count a quarantine for this cause."""
+        return self.code if self.code in QUARANTINES else Code.OTHER
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Cause:

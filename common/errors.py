@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from cutline.common.causes import Cause, Code, joined
 
+
 class CutlineError(Exception):
     """Root of the tree: the errors that Cutline expects. A service reports any other exception as a bug of Cutline.
 

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause, Code
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import TableSchema
@@ -75,6 +76,8 @@ LIGHT_ROWS = 200_000
 """Tables of which so many rows must be read or written are as many at once as there are cores, for their memory."""
 Plan = list[TableStep]
 """The steps of one table, in order; at least one."""
+
+_LEFT_OUT = Cause(Code.FOREIGN_COMMIT, "others committed to the lake table")
 
 
 class Incarnation:
@@ -347,7 +350,7 @@ class Incarnation:
             if theirs is None or theirs.main is None or work is None:
                 pass
             elif theirs.chosen == ACCEPT or work.generation == tables[table_id].generation:
-                since = Quarantine(cause="", generation=tables[table_id].generation, applied=n)
+                since = Quarantine(cause=_LEFT_OUT, generation=tables[table_id].generation, applied=n)
                 plan = self._catch_up({table_id: since}, batch)[table_id]
                 if plan:
                     plans[table_id], bases[table_id] = plan, replace(work, snapshot_id=theirs.main)
@@ -383,7 +386,7 @@ class Incarnation:
         table.check_writable()
         head = done.snapshot_id if done is not None else None
         if head is not None and not table.has_snapshot(head):
-            raise TableFault(snapshot_lost(step.table_id), lost=True)
+            raise snapshot_lost(step.table_id)
         new_generation = done is None or done.generation != step.generation
         if new_generation:
             table.begin_generation(step.schema, step.generation)

@@ -394,7 +394,8 @@ class PipelineApplier:
 def _quarantined(incarnation: Incarnation) -> dict[str, Any]:
     quarantined, theirs = incarnation.progress.quarantined, incarnation.progress.theirs
     found: dict[str, dict[str, Any]] = {
-        table_id: {"cause": held.cause, "generation": held.generation} for table_id, held in quarantined.items()
+        table_id: {"cause": held.cause.to_json(), "generation": held.generation}
+        for table_id, held in quarantined.items()
     }
     for table_id, commits in theirs.items():
         found[table_id] |= {"seen": commits.seen, "choices": commits.choices, "chosen": commits.chosen}

@@ -21,11 +21,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 
+from cutline.common.causes import QUARANTINES, Cause
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import SPARK_WRITER, Service, tables
 from cutline.common.mesh.redis import Memory
 from cutline.common.store.lives import Life, name_of
-from cutline.services.control.causes import CLASSES, cause_class
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
@@ -115,7 +115,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     # its tables
     "cutline_tables": _gauge("tables in a phase", "pipeline", "phase"),
-    "cutline_tables_quarantined": _gauge("quarantined tables by the class of the cause", "pipeline", "cause"),
+    "cutline_tables_quarantined": _gauge("quarantined tables by the code of the cause", "pipeline", "cause"),
     "cutline_table_rows_done": _gauge("rows that the snapshot of the table's generation has read", "pipeline", "table"),
     "cutline_table_rows_estimate": _gauge("rows of the table by the source's estimate", "pipeline", "table"),
     "cutline_table_splits_done": _gauge("chunks of the table that have been read", "pipeline", "table"),
@@ -291,13 +291,12 @@ class Statuses:
             self._put("cutline_leaders", [pipeline, role], sum(leads.values()))
 
     def _phases(self, pipeline: str, parts: Mapping[str, Any]) -> None:
-        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(CLASSES, 0)
-        in_lake = _get(parts, SPARK_WRITER, "quarantined") or {}
-        for name, table in tables(parts).items():
+        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(QUARANTINES, 0)
+        for table in tables(parts).values():
             phase = table["phase"]
             phases[phase] = phases.get(phase, 0) + 1
             if phase == "quarantined":
-                causes[cause_class(table.get("cause"), in_lake=name in in_lake)] += 1
+                causes[Cause.from_json(table.get("cause") or {}).counted] += 1
         for phase, number in phases.items():
             self._put("cutline_tables", [pipeline, phase], number)
         for known, number in causes.items():

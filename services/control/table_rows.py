@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Unavailable
 from cutline.common.store.lives import Key
 from cutline.common.threads import Threads
-from cutline.services.control.api.problems import split
 from cutline.services.control.published import Shown
 from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
 
@@ -98,7 +98,8 @@ def maker(
     now, current, as_of = status.read_at, status.current, status.as_of
 
     def row(name: str, table: Mapping[str, Any]) -> Row:
-        phase, cause, at = table["phase"], table.get("cause"), shown.get(name)
+        phase, at = table["phase"], shown.get(name)
+        cause = Cause.from_json(table["cause"]) if table.get("cause") else None
         rows, estimate, rate, eta = table.get("rows_done"), table.get("rows_estimate"), rates.get(name), None
         if phase not in IN_SNAPSHOT:
             rate = None
@@ -112,8 +113,9 @@ def maker(
             "rows_estimate": estimate,
             "splits_done": table.get("splits_done"),
             "splits_total": table.get("splits_total"),
-            "cause": cause,
-            "remedy": split(cause)[1] if cause else None,
+            "code": cause and cause.code,
+            "cause": cause and cause.sentence,
+            "remedy": (cause and cause.remedy) or None,
             "choices": held[name].get("choices") or [] if name in held else [],
             "seen": held[name].get("seen") if name in held else None,
             "rate_rows_per_second": rate,

@@ -113,7 +113,11 @@ class PipelineWatch:
             if window.checkpoints:
                 newest = window.checkpoints[next(reversed(window.checkpoints))]
                 tables = {
-                    name: {"phase": table.phase, "generation": table.generation, "cause": table.cause}
+                    name: {
+                        "phase": table.phase,
+                        "generation": table.generation,
+                        "cause": table.cause and table.cause.to_json(),
+                    }
                     for name, table in window.tables.items()
                 }
                 return tables, newest.written_at

@@ -391,7 +391,7 @@ class Pipeline:
         for name, table in changed.items():
             before = self._shown.get(name)
             if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
-                about = {"table": name, "cause": table.cause}
+                about = {"table": name, "cause": str(table.cause)}
                 log.error("pipeline %s: %s is quarantined: %s", self.name, name, table.cause, extra=about)
         now = time.monotonic()
         self._rated = self._rates.shown(changed, now)
@@ -407,7 +407,7 @@ class Pipeline:
                 "rows_estimate": table.estimate,
                 "splits_done": table.splits_done,
                 "splits_total": table.splits_total,
-                "cause": table.cause,
+                "cause": table.cause and table.cause.to_json(),
             }
             self._lines[name] = f"{json.dumps(name)}:{json.dumps(line)}"
         return "{" + ",".join(self._lines.values()) + "}"

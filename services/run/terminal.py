@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cutline.common.causes import Cause
 from cutline.common.mesh.presence import tables
 from cutline.common.mesh.rates import Rates
 
@@ -35,7 +36,7 @@ class TableLine:
     fraction: float
     rate: float
     eta_seconds: float | None
-    cause: str | None
+    cause: Cause | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def _line(name: str, table: Mapping[str, Any], rates: Rates, now: float) -> Tabl
         fraction=fraction,
         rate=rate,
         eta_seconds=eta,
-        cause=table.get("cause"),
+        cause=Cause.from_json(table["cause"]) if table.get("cause") else None,
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from cutline.common.causes import Cause
 from cutline.common.positions import High
 from cutline.common.store.records import Publication
 
@@ -52,11 +53,17 @@ def caught_up(tables: Mapping[str, Any], publication: Publication, target: High)
 def not_live(tables: Mapping[str, Any]) -> str | None:
     """A sentence that names every table that is neither live nor dropped, or None if there is none."""
     named = [
-        f"{name} ({table['phase']}: {table.get('cause') or _CAUSES.get(table['phase'], 'no cause given')})"
+        f"{name} ({table['phase']}: {_cause(table)})"
         for name, table in sorted(tables.items())
         if table["phase"] not in ("live", "dropped")
     ]
     return f"not live: {', '.join(named)}; remove these causes and run again" if named else None
+
+
+def _cause(table: Mapping[str, Any]) -> str:
+    if cause := table.get("cause"):
+        return str(Cause.from_json(cause))
+    return _CAUSES.get(table["phase"], "no cause given")
 
 
 def dropped(tables: Mapping[str, Any]) -> str | None:

@@ -107,6 +107,7 @@ class Table(Answer):
     rows_estimate: int | None
     splits_done: int | None
     splits_total: int | None
+    code: str | None = None
     cause: str | None
     remedy: str | None = None
     choices: list[str] = []
@@ -264,7 +265,9 @@ class CutTable(Answer):
     shown: bool
     snapshot_id: int | None
     position: dict[str, Any] | None
+    code: str | None
     cause: str | None
+    remedy: str | None
 
 
 class Cut(Answer):

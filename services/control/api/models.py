@@ -126,6 +126,7 @@ class TableView(BaseModel):
     rows_estimate: int | None
     splits_done: int | None
     splits_total: int | None
+    code: str | None = Field(default=None, description="kind of the cause: see docs/causes.md", examples=["no_key"])
     cause: str | None
     remedy: str | None = None
     choices: list[str] = Field(default_factory=list)

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
@@ -32,6 +33,7 @@ class FieldProblem(BaseModel):
     field: str | None = Field(default=None, description="the faulty field, with dots between its parts; null: no one")
     detail: str = Field(description="what is wrong")
     remedy: str | None = Field(default=None, description="what to do")
+    code: str | None = Field(default=None, description="kind of the cause: see docs/causes.md", examples=["no_key"])
 
 
 class Problem(BaseModel):
@@ -71,10 +73,22 @@ def split(sentence: str) -> tuple[str, str | None]:
     return (cause, remedy) if cause else (sentence, None)
 
 
+def problem(cause: Cause) -> FieldProblem:
+    """A cause as a fault of a request."""
+    if cause.remedy:
+        return FieldProblem(detail=cause.sentence, remedy=cause.remedy, code=cause.code)
+    detail, remedy = split(cause.sentence)
+    return FieldProblem(detail=detail, remedy=remedy, code=cause.code)
+
+
+def faults_of(error: CutlineError) -> list[FieldProblem]:
+    """The faults that an error reports: one, but for a ConfigError with several."""
+    return [problem(cause) for cause in (error.faults if isinstance(error, ConfigError) else (error.cause,))]
+
+
 def refused(status: int, error: CutlineError) -> Refused:
     """The refusal that tells this error; a ConfigError with several faults has each of them in `errors`."""
-    sentences = error.faults if isinstance(error, ConfigError) else (str(error),)
-    faults = [FieldProblem(detail=cause, remedy=remedy) for cause, remedy in map(split, sentences)]
+    faults = faults_of(error)
     if len(faults) == 1:
         return Refused(status, faults[0].detail, faults[0].remedy)
     return Refused(status, f"{len(faults)} faults were found", "correct each of `errors`", errors=faults)

@@ -80,12 +80,15 @@ class PositionFinder:
             target = stop_at(server, start)
             found = self._find(conn, server, target)
             if found is None:
-                raise _unusable(f"The source has not reached {target} yet", "name a position or time that it has passed")
+                raise _unusable(
+                    f"The source has not reached {target} yet", "name a position or time that it has passed"
+                )
             if start.file is None or found.file_position == (wanted := FilePosition(target.file, target.offset)):
                 return found
             if event_at(conn, wanted) not in _BETWEEN:
                 raise _unusable(
-                    f"{target} is not between two transactions", f"name {found.file_position}, the next position that is"
+                    f"{target} is not between two transactions",
+                    f"name {found.file_position}, the next position that is",
                 )
             return replace(found, file=wanted.file, offset=wanted.offset)
 
