@@ -18,6 +18,7 @@
 #   make test-full  make test with the tests marked full and many more generated cases, the demo, more seeds, 10,000,000
 #                   inputs for the decoders, both acceptances, and unit and integration tests on an empty Debian 13; takes hours:
 #                   PART=1/5 to PART=5/5 run a part of it each, in at most 45 minutes once its programs are built
+#   make map        docs/folders.md, from the first sentence of each file
 #   make manifests  k8s/*.yaml for those without Helm, from k8s/chart (needs Helm, which the first use builds in some minutes)
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
@@ -52,7 +53,7 @@ SUITES := tests/browser tests/integration tests/simulation tests/unit
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests wheels clean \
+.PHONY: setup check audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests map wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -62,7 +63,7 @@ setup: debian $(VENV)/.built jars servers
 # `compiler` brings what the virtual environment needs, `debian` also the servers and Java.
 
 # The user of a program (every target, `setup` and the targets that need it, a target, or a release of Debian), the program, the packages
-# that bring it. This table is the only such list: tests look programs up here too (tests/programs.py). No package has gh-ost; its test is
+# that bring it. This table is the only such list: tests look programs up here too (tools/programs.py). No package has gh-ost; its test is
 # skipped where it is missing.
 define PROGRAMS
 every        gcc                      gcc libc6-dev
@@ -169,8 +170,8 @@ jars: debian $(VENV)/.built
 
 servers: $(VENV)/.servers
 
-$(VENV)/.servers: $(VENV)/.packages tests/servers.py | debian $(VENV)/.built
-	@$(PY) -m tests.servers >&2
+$(VENV)/.servers: $(VENV)/.packages tests/support/servers.py | debian $(VENV)/.built
+	@$(PY) -m tests.support.servers >&2
 	@touch $@
 
 # ---- what CI and developers run ------------------------------------------------------------------------------------
@@ -187,10 +188,10 @@ pytest = ended=5; \
 
 check: $(VENV)/.built
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer -p tests.bench -p tests.acceptance
+	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer -p tools.bench -p tests.acceptance
 
 audit: $(VENV)/.packages
-	@$(PY) -m tests.audit
+	@$(PY) -m tools.audit
 
 unit: $(VENV)/.built
 	$(VENV)/bin/pytest tests/unit -n logical $(PYTEST_ARGS)
@@ -208,10 +209,10 @@ simulate: $(VENV)/.built
 	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)
 
 bench: setup
-	@$(PY) -m tests.bench
+	@$(PY) -m tools.bench
 
 bench-peers: setup $(VENV)/.extra-peers
-	@$(PY) -m tests.bench.peers
+	@$(PY) -m tools.bench.peers
 
 demo: setup
 	@$(PY) -m tests.acceptance.demo
@@ -225,9 +226,9 @@ acceptance-kubernetes: setup needs-acceptance-kubernetes
 fuzz: setup $(VENV)/.extra-fuzz
 	@$(PY) -m tests.fuzz --inputs $(INPUTS)
 
-# What a target needs beyond `setup` (tests/needs.py), before its own work begins.
+# What a target needs beyond `setup` (tools/needs.py), before its own work begins.
 needs-%: debian $(VENV)/.built $(VENV)/.extra-full
-	@$(PY) -m tests.needs $*
+	@$(PY) -m tools.needs $*
 
 FULL_PARTS := 1/5 2/5 3/5 4/5 5/5
 ifneq ($(filter-out $(FULL_PARTS),$(PART)),)
@@ -235,10 +236,16 @@ $(error PART is one of $(FULL_PARTS), not $(PART))
 endif
 test-full: $(patsubst %/5,test-full-part-%,$(or $(PART),$(FULL_PARTS)))
 
-# Spark's tests take turns on one worker, and those of growth take a quarter of an hour of it: so they are in part 4.
-test-full-part-1: FULL_TESTS = $(filter-out tests/integration,$(SUITES)) tests/integration/test_[a-fh-k]*.py
-test-full-part-2: FULL_TESTS = tests/integration/test_[l-z]*.py
-test-full-part-4: FULL_TESTS = tests/integration/test_g*.py
+# Each test file is in one part, and the parts take about as long (tests/unit/test_parts.py). Part 4 has these two files, whichever room they
+# are in: Spark's tests take turns on one worker, and growth takes a quarter of an hour of it.
+TESTS_1 := tests/browser tests/simulation tests/unit tests/integration/control tests/integration/end_to_end \
+  tests/integration/operation tests/integration/source
+TESTS_2 := tests/integration/lake tests/integration/outages tests/integration/pipeline tests/integration/upkeep
+TESTS_4 := tests/integration/source/test_gentle.py tests/integration/upkeep/test_growth.py
+
+test-full-part-1: FULL_TESTS = $(TESTS_1) $(addprefix --ignore=,$(TESTS_4))
+test-full-part-2: FULL_TESTS = $(TESTS_2) $(addprefix --ignore=,$(TESTS_4))
+test-full-part-4: FULL_TESTS = $(TESTS_4)
 
 test-full-part-1 test-full-part-2: setup $(VENV)/.extra-fuzz needs-test-full
 	export CUTLINE_TEST_FULL=1; $(call pytest,$(FULL_TESTS))
@@ -263,8 +270,11 @@ test-python%:
 	build/venv-$*/bin/pytest tests/unit $(PYTEST_ARGS)
 
 manifests: $(VENV)/.built $(VENV)/.extra-full
-	@$(PY) -m tests.needs manifests
-	@$(PY) -m tests.manifests
+	@$(PY) -m tools.needs manifests
+	@$(PY) -m tools.manifests
+
+map: $(VENV)/.packages
+	@$(PY) -m tools.folder_map
 
 # A wheel that auditwheel takes has compiled modules, and runs on every Linux of its manylinux version or newer.
 wheels: $(VENV)/.extra-wheels

@@ -1,7 +1,7 @@
 """Iceberg's metrics of a Parquet file, from its footer, which the file's own writer has in memory.
 
 The lake adopts a chunk file by these alone (`adopt` in spark_writer/sinks/iceberg/staged.py). They are those that
-Iceberg itself would read from the footer, by its defaults (tests/integration/test_adoption.py compares both):
+Iceberg itself would read from the footer, by its defaults (tests/integration/lake/test_adoption.py compares both):
 
 - the columns are the first `COLUMNS`, as `write.metadata.metrics.max-inferred-column-defaults` has it;
 - a bound of text or binary has at most `BOUND_LENGTH` characters or bytes (`truncate(16)`). A lower bound is cut there;

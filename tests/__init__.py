@@ -1,1 +1,1 @@
-"""Tests, and the servers, simulation and benchmarks they run on."""
+"""Tests: without servers (unit, simulation), on real ones (integration, browser), of the whole (acceptance)."""

@@ -24,8 +24,8 @@ import psutil
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
-from tests.programs import Missing, Unpackaged
-from tests.servers import S3, Database, LocalServer, MariaDB, MySQL, PostgreSQL, Redis
+from tests.support.servers import S3, Database, LocalServer, MariaDB, MySQL, PostgreSQL, Redis
+from tools.programs import Missing, Unpackaged
 
 ROOT = Path(__file__).resolve().parent.parent
 SESSION_MARK = "CUTLINE_TEST_SESSION"
@@ -33,7 +33,7 @@ LEAVE_SECONDS = 15.0
 FULL = os.environ.get("CUTLINE_TEST_FULL") == "1"
 """`make test-full`: tests marked `full` run too, and generated ones take more examples; `make test` is a sample."""
 MUTANTS = ROOT / "tests" / "simulation" / "test_mutants.py"
-LONGEST = ROOT / "tests" / "integration" / "test_spark_writer.py"
+LONGEST = ROOT / "tests" / "integration" / "lake" / "test_spark_writer.py"
 """It takes about as long as all other files that use Spark together."""
 
 hypothesis.settings.register_profile("cutline", deadline=None)  # on a busy machine a slow example is no fault
@@ -148,8 +148,8 @@ def nothing_left_running(nothing_left_in_a_temporary_folder: None) -> Iterator[N
     yield
     if "cutline.spark_writer.session" in sys.modules:
         sys.modules["cutline.spark_writer.session"].stop()
-    if "tests.integration.forge" in sys.modules:
-        sys.modules["tests.integration.forge"].stop()
+    if "tests.support.forge" in sys.modules:
+        sys.modules["tests.support.forge"].stop()
     deadline = time.monotonic() + LEAVE_SECONDS
     while (left := left_running(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -14,7 +14,7 @@ The leader sends each member an empty message a second (`Links.idle`), from the 
 - To leave an epoch is always safe: if the leader does live, it sees that a member gave up, and begins the next epoch at
   the last checkpoint.
 
-What must change together: LEASE_SECONDS in services/enumerator/__main__.py and TIMEOUT_SECONDS in redis.py with
+What must change together: LEASE_SECONDS in services/enumerator/driver.py and TIMEOUT_SECONDS in redis.py with
 LEADER_SECONDS; the idle second in links.py with STEP_SECONDS.
 """
 

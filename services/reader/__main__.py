@@ -10,7 +10,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.threads import Threads
-from cutline.services.reader.member import ReaderMember
+from cutline.services.reader.driver import ReaderDriver
 from cutline.services.sources.mysql.binlog import scanner
 
 _JOINING = Threads("join", 4)  # for all pipelines: it loads parts from the store, and no source is asked
@@ -27,7 +27,7 @@ async def main() -> None:
     host = Host("reader", connect(environment.need_redis_url()), Store(environment.need_store_url()))
 
     async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        await (await _JOINING.call(ReaderMember, host, store, entry, index)).run()
+        await (await _JOINING.call(ReaderDriver, host, store, entry, index)).run()
 
     await host.serve(join)
 

@@ -6,6 +6,8 @@ Two kinds of file, both Parquet (common/parquet.py) with the batches' own field 
 - `OpenChanges`: the changes of one table, generation and schema between two markers; the table's columns, then
   `META_FIELDS`, `_seq` absolute.
 
+`Staging` has the open files of one writer.
+
 Memory and file descriptors are bounded, however many files are being written (one for each table that changes). A file
 holds rows back until they fill a row group of `ROW_GROUP_BYTES`; only then, or when it is closed, is it opened in the
 store. All files of one `Budget` together hold back at most its limit plus one batch. Above it, the fullest write a row
@@ -18,21 +20,26 @@ different files may be closed in different threads, once `Budget.remove` was cal
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.file_metrics import file_metrics
+from cutline.common.measures import TableRows
 from cutline.common.schema import META_FIELDS, SEQ
 from cutline.common.spill import Extent, Spill
 from cutline.common.store.records import FileMetrics, PartRef, StagedFile
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, file_name
+from cutline.services.writer.machine import Append, ChangesFile, ChunkFile, Drop, StageCut
 
 ROW_GROUP_BYTES = 32 << 20
 HELD_BACK_BYTES = 64 << 20
@@ -41,6 +48,11 @@ OPEN_FILES = 64
 WRITE_BYTES = 128 << 10
 COLUMN_BYTES = 512
 """The memory that each column of a batch takes beside its values."""
+CLOSING_THREADS = 8
+METRICS_COLUMNS = 8192
+"""The most columns of which a writer gives metrics at one cut, since an event loop encodes and decodes them at once:
+about 60 bytes each."""
+OPERATIONS = {"+I": "insert", "+U": "update", "-D": "delete", "t": "truncate"}
 _META = pa.schema(META_FIELDS)
 
 
@@ -329,3 +341,97 @@ def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema(
         [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
     )
+
+
+def within(staged: Iterable[StagedFile], columns: int) -> tuple[StagedFile, ...]:
+    """Return the records; once their metrics are of more than so many columns in all, the others have none."""
+    kept: list[StagedFile] = []
+    for record in staged:
+        columns -= 0 if record.metrics is None else len(record.metrics.columns)
+        kept.append(record if columns >= 0 else replace(record, metrics=None))
+    return tuple(kept)
+
+
+class Staging:
+    """The open files of one writer in one epoch. Calls block; one at a time."""
+
+    def __init__(
+        self,
+        store: PipelineStore,
+        epoch: int,
+        incarnation: str,
+        budget: Budget | None = None,
+        *,
+        counted: TableRows | None = None,
+    ) -> None:
+        """`counted` gets the rows and bytes that are appended."""
+        self._store, self._epoch, self._incarnation = store, epoch, incarnation
+        self._counted = counted
+        self._open: dict[ChangesFile | ChunkFile, OpenChanges | OpenChunk] = {}
+        self._budget = budget or Budget()
+        # Closing a small file waits for the disk twice; the waits of many files overlap.
+        self._closing = ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix=f"cutline-{store.name}-closing")
+
+    def append(self, order: Append) -> None:
+        """Append one Arrow IPC body."""
+        for batch in pa.ipc.open_stream(order.body):
+            file = self._open.get(order.file)
+            if file is None:
+                file = self._open[order.file] = self._new(order.file)
+            file.append(batch, order.seq_base)
+            if self._counted is not None:
+                rows = rows_by_operation(batch, chunk=isinstance(order.file, ChunkFile))
+                self._counted.add(order.file.table_id, rows, batch.get_total_buffer_size())
+
+    def _new(self, name: ChangesFile | ChunkFile) -> OpenChanges | OpenChunk:
+        common: dict[str, Any] = {
+            "epoch": self._epoch,
+            "incarnation": self._incarnation,
+            "table_id": name.table_id,
+            "generation": name.generation,
+            "schema": name.schema,
+            "budget": self._budget,
+        }
+        if isinstance(name, ChunkFile):
+            return OpenChunk(self._store, split_id=f"{name.split_id}#{name.attempt}", **common)
+        return OpenChanges(self._store, **common)
+
+    def stage(self, order: StageCut) -> tuple[StagedFile, ...]:
+        """Close the cut's files; all are durable under their final names when this returns."""
+        names: tuple[ChangesFile | ChunkFile, ...] = (*order.changes, *order.chunks)
+        files = [self._open.pop(name) for name in names]
+        for file in files:
+            file.leave(self._budget)
+        self._budget.turn()
+        staged = tuple(self._closing.map(lambda file: file.close(), files))
+        if staged:
+            self._store.sync_staged()
+        return within(staged, METRICS_COLUMNS)
+
+    def drop(self, order: Drop) -> None:
+        """Discard the file of a failed attempt."""
+        for name, file in list(self._open.items()):
+            if isinstance(name, ChunkFile) and (name.split_id, name.attempt) == (order.split_id, order.attempt):
+                file.discard()
+                del self._open[name]
+
+    def close(self) -> None:
+        """Discard the files that no cut took."""
+        for file in self._open.values():
+            file.discard()
+        self._open.clear()
+        self._closing.shutdown()
+
+
+def rows_by_operation(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
+    """The number of rows of a batch by operation."""
+    if chunk:
+        return {"snapshot": batch.num_rows}
+    column = batch.column(batch.num_columns - len(META_FIELDS))
+    if isinstance(column, pa.DictionaryArray):  # as readers send it: the indices are counted, which costs little
+        counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary))
+        # The dictionary may have texts of which there is no row.
+        counted = zip(column.dictionary.to_pylist(), counts, strict=True)
+        return {OPERATIONS[op]: int(count) for op, count in counted if count}
+    found = pc.value_counts(column)
+    return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist()}

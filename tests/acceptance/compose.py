@@ -36,8 +36,8 @@ from rich.console import Console
 
 from tests.acceptance import images
 from tests.acceptance.docker import Compose, Docker, DockerFailed, daemon
-from tests.programs import Missing, program
-from tests.servers import free_port
+from tests.support.servers import free_port
+from tools.programs import Missing, program
 
 ROOT = Path(__file__).parents[2]
 LOG = ROOT / "build" / "acceptance.log"

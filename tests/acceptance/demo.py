@@ -41,8 +41,8 @@ from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.server import flushed_position, identify
 from cutline.spark_writer import session
 from tests.acceptance import flights
-from tests.programs import Missing
-from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tools.programs import Missing
 
 PIPELINE = "flights"
 STEP_SECONDS = 180.0

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from tests.programs import Missing, program, search_path
+from tools.programs import Missing, program, search_path
 
 START_SECONDS = 60.0
 FREE_BYTES = 10 << 30

@@ -15,7 +15,7 @@ from typing import Any
 
 import pymysql
 
-from tests.servers import Database
+from tests.support.servers import Database
 
 SCHEMA = "nyc"
 TABLES: dict[str, str] = {

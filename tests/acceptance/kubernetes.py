@@ -39,10 +39,10 @@ from tests.acceptance import images
 from tests.acceptance.docker import DockerFailed, daemon
 from tests.acceptance.measuring import measure
 from tests.acceptance.node import GATEWAY, PAUSE, Node, apart, network
-from tests.control_plane import ControlPlane
-from tests.manifests import CHART, K8S, MANIFESTS, Object, helm, objects
-from tests.programs import Missing
-from tests.servers import CDC_PASSWORD, S3, IcebergRest, MySQL, ServerFailed
+from tests.support.control_plane import ControlPlane
+from tests.support.servers import CDC_PASSWORD, S3, IcebergRest, MySQL, ServerFailed
+from tools.manifests import CHART, K8S, MANIFESTS, Object, helm, objects
+from tools.programs import Missing
 
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND = "first", "second"

@@ -14,9 +14,9 @@ import yaml
 
 from cutline.common.config.environment import cache_folder
 from tests.acceptance.node import GATEWAY, Node
-from tests.manifests import K8S
-from tests.programs import program
-from tests.servers import built_once, free_port, go
+from tests.support.servers import built_once, free_port, go
+from tools.manifests import K8S
+from tools.programs import program
 
 MODULE, VERSION = "sigs.k8s.io/prometheus-adapter", "v0.12.0"
 API = "external.metrics.k8s.io"

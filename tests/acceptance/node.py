@@ -1,4 +1,4 @@
-"""A Kubernetes of one node: the control plane of tests/control_plane.py with what a node and its network need.
+"""A Kubernetes of one node: the control plane of tests/support/control_plane.py with what a node and its network need.
 
 It runs in namespaces of its own (`apart`): of processes, so that all end with the first one; of mounts; and of the
 network, where nothing is but loopback and the bridge to the pods. A kubelet with containerd runs the pods; kube-proxy
@@ -21,9 +21,9 @@ import httpx
 import yaml
 
 from tests.acceptance.docker import DockerFailed, ran
-from tests.control_plane import SERVICES, ControlPlane, kubernetes
-from tests.programs import Missing, program, search_path
-from tests.servers import free_port, go_program, tail
+from tests.support.control_plane import SERVICES, ControlPlane, kubernetes
+from tests.support.servers import free_port, go_program, tail
+from tools.programs import Missing, program, search_path
 
 GATEWAY, SUBNET, BRIDGE = "10.88.77.1", "10.88.77.0/24", "cutline0"
 PAUSE = "localhost/cutline-pause:1"

@@ -1,0 +1,1 @@
+"""The dashboard in Debian's Chromium, over made-up pipelines and a real one."""

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.browser.made_up import Stage
 from tests.browser.serving import served
 from tests.conftest import skipped_where_missing
-from tests.programs import program
+from tools.programs import program
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = Path(os.environ.get("CUTLINE_SCREENSHOTS") or ROOT / "build" / "screenshots")

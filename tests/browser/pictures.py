@@ -13,7 +13,7 @@ from playwright.sync_api import Page, sync_playwright
 from tests.browser.conftest import PHONE, ROOT, WIDE, settled
 from tests.browser.made_up import Stage
 from tests.browser.serving import served
-from tests.programs import program
+from tools.programs import program
 
 IMAGES = ROOT / "docs" / "images"
 LOOKS_SECONDS = 80

@@ -11,7 +11,7 @@ import uvicorn
 
 from tests.browser.made_up import Stage
 from tests.browser.stage import app
-from tests.servers import HOST
+from tests.support.servers import HOST
 
 
 @contextlib.contextmanager

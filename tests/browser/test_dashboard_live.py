@@ -13,9 +13,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.browser.conftest import Pages
-from tests.integration.bank import Fresh
-from tests.integration.mesh import Mesh, waited
-from tests.servers import CDC_USER, HOST, MariaDB, free_port
+from tests.support.bank import Fresh
+from tests.support.mesh import Mesh, waited
+from tests.support.servers import CDC_USER, HOST, MariaDB, free_port
 
 ADMIN = "the-admin-of-this-test"
 PATIENCE_MS = 90_000

@@ -1,0 +1,1 @@
+"""Damaged inputs for the decoders, under sanitizers: `make fuzz`."""

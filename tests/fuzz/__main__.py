@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 
 from tests.fuzz.worker import ROOT
-from tests.programs import Missing, program
+from tools.programs import Missing, program
 
 SHARES = {"rows": 0.93, "result": 0.05, "table_map": 0.01, "stream": 0.01}
 """Of the inputs; the cheap ones get more: one of `stream` takes the time of twenty of `rows`."""

@@ -1,0 +1,1 @@
+"""Tests on real servers and a real Spark, in rooms by what is under test."""

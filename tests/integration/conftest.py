@@ -11,10 +11,10 @@ from redis.asyncio import Redis as Client
 
 from cutline.common.mesh.redis import connect
 from tests.conftest import started
-from tests.servers import S3, Redis
+from tests.support.servers import S3, Redis
 
 if TYPE_CHECKING:
-    from tests.integration.spark_bench import SparkBench
+    from tests.support.spark_bench import SparkBench
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 @pytest.fixture
 def bench(spark: Any, tmp_path: Path, places: dict[str, Any]) -> Iterator[SparkBench]:
     """A Spark writer of this test, whose settings are the defaults."""
-    from tests.integration.spark_bench import SparkBench
+    from tests.support.spark_bench import SparkBench
 
     made = SparkBench(spark, tmp_path, **places)
     yield made

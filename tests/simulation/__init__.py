@@ -1,0 +1,1 @@
+"""The real machines in a simulated world of crashes, lost answers and torn files; mutants that it must catch."""

@@ -30,8 +30,8 @@ from cutline.common.errors import Unavailable
 from cutline.common.positions import FilePosition, GtidSet, Low, MariaGtid, Position, parse_gtids
 from cutline.common.schema import TableSchema
 from cutline.services.sources.mysql.binlog.scanner import INSIDE_BITS
-from tests.binlog_bytes import event, image, packed, schema_of, table_map
 from tests.simulation.clock import EPOCH, SimulatedClock, Wrong
+from tests.support.binlog_bytes import event, image, packed, schema_of, table_map
 
 MYSQL, PLAIN, MARIADB, MARIADB_11 = "mysql with GTID", "mysql without GTID", "mariadb", "mariadb 11.8"
 _SID = ("3e11fa47-71ca-11e1-9e33-c80aa9429561", "3e11fa47-71ca-11e1-9e33-c80aa9429562")

@@ -39,8 +39,8 @@ from cutline.common.store import store as store_module
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore, file_name
-from cutline.services.enumerator import __main__ as enumerator
-from cutline.services.enumerator import commanding
+from cutline.services.enumerator import commanding, pipelines
+from cutline.services.enumerator import driver as enumerator_driver
 from cutline.spark_writer import apply, serve, upkeep
 from cutline.spark_writer.sinks.iceberg import purging
 from cutline.spark_writer.sinks.iceberg.owner import ID
@@ -128,7 +128,7 @@ class LivesWorld:
         rng = self.rng
         with simulated(self):
             for _ in range(2):
-                self.begin("enumerator", partial(self.actors.run_loop, enumerator.main))
+                self.begin("enumerator", partial(self.actors.run_loop, partial(enumerators, self)))
             for role in ("reader", "writer"):
                 self.begin(role, partial(self.actors.run_loop, partial(members.serve, self, role)))
             for _ in range(rng.choice((1, 1, 2))):
@@ -493,15 +493,14 @@ def simulated(world: LivesWorld) -> Iterator[None]:
         (commanding, {
             "time": world.clock, "in_store": world.of_a_leader, "_REMOVING": SimpleNamespace(call=world.of_a_leader),
         }),
-        (enumerator, {
-            "time": world.clock, "secrets": secrets, "in_store": actors.in_thread, "_SWEEPING": threads,
-            "Host": Host, "Lease": Lease,
-            "SourceReader": Source, "connect": lambda _: world, "Store": lambda _: store_of(world),
+        (pipelines, {"in_store": actors.in_thread, "SWEEPING": threads, "SWEEP_SECONDS": SWEEP_SECONDS}),
+        (enumerator_driver, {
+            "time": world.clock, "secrets": secrets, "in_store": actors.in_thread, "SWEEPING": threads,
+            "Lease": Lease, "SourceReader": Source,
             "channels": SimpleNamespace(
                 create=create, drop=drop, free=None, stream_name=lambda key, epoch, *pair: (key, (epoch, *pair)),
             ),
-            "Links": members.Links, "memory": memory, "Environment": _Environment,
-            "SWEEP_SECONDS": SWEEP_SECONDS, "STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5,
+            "Links": members.Links, "memory": memory, "STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5,
         }),
         (serve, {
             "time": world.clock, "threading": threading, "session": session, "_check": lambda _: None,
@@ -533,16 +532,9 @@ def simulated(world: LivesWorld) -> Iterator[None]:
             vars(module).update(names)
 
 
-class _Environment:
-    readers = writers = 1
-    run = None
-    metrics_tables = 10
-
-    @classmethod
-    def read(cls) -> _Environment:
-        return cls()
-
-    def need_redis_url(self) -> str:
-        return "memory"
-
-    need_store_url = need_redis_url
+async def enumerators(world: LivesWorld) -> None:
+    """One enumerator process."""
+    environment: Any = SimpleNamespace(readers=1, writers=1, run=None)
+    store = store_of(world)
+    host: Any = Host("enumerator", world, store)
+    await pipelines.serve(host, store, environment)

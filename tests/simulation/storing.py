@@ -29,10 +29,10 @@ from cutline.common.store.lives import Folder
 from cutline.common.store.records import EpochEntry, Members, PartRef, Publication
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
-from tests.binlog_bytes import schema_of
-from tests.records import LIFE
 from tests.simulation.clock import Wrong
 from tests.simulation.disk import Bucket, Died, Disk, DiskTrouble
+from tests.support.binlog_bytes import schema_of
+from tests.support.records import LIFE
 
 _T: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t0")
 _ROOT = "/lake"

@@ -1,7 +1,7 @@
 """The incremental split under seeds: the real reader machine and the real `BinlogCursor`, on the bytes of
 tests/simulation/dump_server.py.
 
-`StreamWorld` stands between machine and cursor as services/reader/member.py does, and asks for reads with limits that
+`StreamWorld` stands between machine and cursor as services/reader/driver.py does, and asks for reads with limits that
 fit little; cuts connections, lets tables come and go, sends markers, and begins again from any state that the machine
 was in. After each read, and at each marker, it compares with the log:
 
@@ -33,9 +33,9 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import OP, SEQ
 from cutline.common.store.records import PartRef
+from cutline.services.reader.driver import ReaderDriver
 from cutline.services.reader.events import CloseCursor, ReadChanges
 from cutline.services.reader.machine import LONGEST_SECONDS, STILL_SECONDS, Reader
-from cutline.services.reader.member import ReaderMember
 from cutline.services.reader.tables import MAIN
 from cutline.services.sources.mysql.binlog import cursor as cursor_module
 from cutline.services.sources.mysql.binlog import dump, xa
@@ -164,7 +164,7 @@ class StreamWorld:
     # --- the machine ---
 
     def begin(self, seen: Seen | None) -> None:
-        self.routes: Any = {}  # as a ReaderMember has them
+        self.routes: Any = {}  # as a ReaderDriver has them
         self.machine = Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=INSIDE_ROWS)
         if seen is not None:
             head, values = json.loads(json.dumps([seen.state.head, seen.state.values]))
@@ -274,7 +274,7 @@ class StreamWorld:
         try:
             got = self.cursors[name].read(
                 order.after,
-                ReaderMember._routes(self, order),  # type: ignore[arg-type]
+                ReaderDriver._routes(self, order),  # type: ignore[arg-type]
                 until=order.until,
                 max_rows=rng.choice(self.max_rows),
                 max_bytes=rng.choice(self.max_bytes),
@@ -295,7 +295,7 @@ class StreamWorld:
         del self.orders[name]
         self.tell(f"{name} {order.after} -> {got.position}, {got.rows} rows")
         self.judge(order, got)
-        self.handle(ReaderMember._changes_read(self, order, got))  # type: ignore[arg-type]
+        self.handle(ReaderDriver._changes_read(self, order, got))  # type: ignore[arg-type]
         if self.waits and name == MAIN and self.waiting is None:
             self.waiting = self.log.place(got.position)
         if len(self.seen) < 12 or rng.random() < 0.1:
@@ -303,7 +303,7 @@ class StreamWorld:
             del self.seen[:-12]
 
     def _zero_dates(self, found: Any) -> dict[str, str]:
-        """`ReaderMember._changes_read` calls this."""
+        """`ReaderDriver._changes_read` calls this."""
         return {}
 
     def judge(self, order: ReadChanges, got: Changes) -> None:

@@ -29,7 +29,7 @@ from cutline.services.enumerator.splitter import KeyRange
 from cutline.spark_writer.sinks.iceberg.owner import ID, OWNER, Owner, Relation
 from cutline.spark_writer.sinks.iceberg.staged import StagedLost
 from cutline.spark_writer.sinks.iceberg.table import SOURCE, TableFault
-from tests.binlog_bytes import schema_of
+from tests.support.binlog_bytes import schema_of
 
 TABLE: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t")
 

@@ -26,8 +26,8 @@ from tests.simulation.mutants.commands import COMMANDS
 from tests.simulation.mutants.lives import LIVES
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("common", "services", "spark_writer")
-TESTS = ("unit", "simulation")
+FOLDERS = ("common", "services", "spark_writer", "tools")
+TESTS = ("unit", "simulation", "support")
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("tree")
     ignore = shutil.ignore_patterns("__pycache__", "*.so")
-    for part in (*PRODUCT, *(f"tests/{part}" for part in TESTS)):
+    for part in (*FOLDERS, *(f"tests/{part}" for part in TESTS)):
         shutil.copytree(ROOT / part, folder / part, ignore=ignore)
     for file in (ROOT / "tests").glob("*.py"):
         shutil.copy(file, folder / "tests")
     shutil.copy(ROOT / "pyproject.toml", folder)
     checked = py_compile.PycInvalidationMode.CHECKED_HASH
-    for part in (*PRODUCT, "tests"):
+    for part in (*FOLDERS, "tests"):
         assert compileall.compile_dir(folder / part, quiet=1, invalidation_mode=checked)
     (folder / "cutline").symlink_to(".")  # found before the checkout's own `cutline`
     return folder

@@ -94,7 +94,6 @@ from cutline.services.reader.machine import Reader
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
-from tests.records import LIFE
 from tests.simulation import checks, upkeeping
 from tests.simulation.checks import Failure, chain
 from tests.simulation.commanding import Operators
@@ -102,6 +101,7 @@ from tests.simulation.hanging import Hanging
 from tests.simulation.lake import SimulatedLake, SparkWriter
 from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, SimulatedSource, Txn
 from tests.simulation.upkeeping import Upkeeping
+from tests.support.records import LIFE
 
 LEASE_SECONDS = 5.0
 LEAVE_SECONDS = 8.0

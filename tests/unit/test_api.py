@@ -28,7 +28,7 @@ from cutline.services.control.api.gate import BODY_BYTES
 from cutline.services.control.api.models import CommandView
 from cutline.services.control.app import build
 from cutline.services.enumerator.commanding import asked_definition
-from tests import records
+from tests.support import records
 from tests.unit.test_control import FakeRegistry
 
 DEFINITION = parse(

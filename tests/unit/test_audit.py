@@ -14,8 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests import audit
-from tests.audit import Distribution, Findings
+from tools import audit
+from tools.audit import Distribution, Findings
 
 
 def advisory(name: str, *fixed: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_a_vulnerable_dependency_fails_with_the_version_that_mends_it(capsys: py
         assert audit.main([service]) == 1
     assert capsys.readouterr().out == (
         f"audit: redis {version} has PYSEC-redis: set redis==999.0 in pyproject.toml; or, if it does not touch"
-        " Cutline, add the id with the reason to ACCEPTED in tests/audit.py\n"
+        " Cutline, add the id with the reason to ACCEPTED in tools/audit.py\n"
     )
 
 

@@ -87,7 +87,7 @@ from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.charsets import charset_of
 from cutline.services.sources.mysql.decode.row_event import EventDecoder, Place
 from cutline.services.sources.mysql.server import Server
-from tests.binlog_bytes import compressed, event, image, schema_of, table_map
+from tests.support.binlog_bytes import compressed, event, image, schema_of, table_map
 
 UUID = bytes(range(16))
 TOO_LARGE = MAX_ROW_BYTES + (1 << 20)

@@ -11,8 +11,8 @@ import pytest
 from cutline.common.errors import ProtocolError
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, only, publication
 from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work, changes
-from tests import records
-from tests.records import epoch
+from tests.support import records
+from tests.support.records import epoch
 
 T = "shop.orders"
 

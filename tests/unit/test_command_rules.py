@@ -29,7 +29,7 @@ from cutline.services.enumerator.leader import MAX_HALTS
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.table_commands import carry_out
 from cutline.services.enumerator.tables import Table
-from tests import records
+from tests.support import records
 from tests.unit.test_agenda import Operated, leading
 from tests.unit.test_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry

@@ -21,7 +21,7 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator import commanding
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import AskSparkWriter, BaseFound, CommandAnswered, FindBase, FindOutcome
-from tests import records
+from tests.support import records
 
 
 @pytest.fixture(params=["file", "memory"])

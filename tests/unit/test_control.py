@@ -23,7 +23,7 @@ from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from cutline.services.control.feed import Event, Place
 from cutline.services.control.watch import STORE_SECONDS, Watches
-from tests import records
+from tests.support import records
 
 DEFINITION = parse(
     "name: shop\nsource: {host: h, user: u, password_env: SHOP_PASSWORD}\ntables: [a.b]\nsink: {warehouse: /w}\n"

@@ -63,7 +63,7 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
         r"(?<![\w./-])([A-Za-z_][\w.-]*/[\w./-]*|[\w-]+\.(?:py|pyx|pxd|toml|yml))(?![\w*<>{/])", code(page)
     )
     paths = {name for name in named if "/" not in name or name.split("/")[0] in top}
-    names = {path.name for folder in (*PRODUCT, "tests") for path in (ROOT / folder).rglob("*")} | top
+    names = {path.name for folder in (*PRODUCT, "tests", "tools") for path in (ROOT / folder).rglob("*")} | top
     missing = [name for name in paths if not ((ROOT / name).exists() if "/" in name else name in names)]
     assert not missing, sorted(missing)
 

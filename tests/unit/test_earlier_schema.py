@@ -1,4 +1,4 @@
-"""What a TABLE_MAP tells of a table, and what it can't; tests/integration/test_types.py has it of every type."""
+"""What a TABLE_MAP tells of a table, and what it can't; tests/integration/source/test_types.py has it of every type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutline.common.errors import SourceLost
 from cutline.common.schema import TableSchema
 from cutline.services.sources.mysql.binlog.earlier_schema import earlier_schema
 from cutline.services.sources.mysql.binlog.event_bodies import primary_key
-from tests.binlog_bytes import schema_of, table_map
+from tests.support.binlog_bytes import schema_of, table_map
 
 THEN = schema_of(("id", "int"), ("name", "varchar(60)"), ("price", "decimal(10,2)"))
 

@@ -64,9 +64,9 @@ from cutline.services.enumerator.events import (
     WriteCheckpoint,
 )
 from cutline.services.enumerator.machine import MAX_ATTEMPTS, NEW_TABLES_SECONDS, Enumerator
-from tests import records
-from tests.records import PART, read_back
 from tests.simulation.checks import freeze
+from tests.support import records
+from tests.support.records import PART, read_back
 
 SCHEMA = TableSchema(
     table_id="d.t",

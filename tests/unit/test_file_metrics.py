@@ -17,9 +17,8 @@ from cutline.common.mesh.messages import PartSaved, decode, encode
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import CheckpointEntry, ColumnMetrics, FileMetrics, StagedFile
 from cutline.common.store.store import PipelineStore
-from cutline.services.writer.__main__ import within
-from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
-from tests import records
+from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk, within
+from tests.support import records
 from tests.unit.test_staging import changes, named, rows
 
 METRICS = FileMetrics(

@@ -34,7 +34,7 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator.events import Plan
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.reader.machine import Reader
-from tests import records
+from tests.support import records
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDER = GOLDEN / "store" / "shop"

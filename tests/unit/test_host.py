@@ -14,7 +14,7 @@ from cutline.common.mesh.host import Host
 from cutline.common.store.lives import Key
 from cutline.common.store.records import EpochEntry, Members
 from cutline.common.store.store import PipelineStore, Store
-from tests import records
+from tests.support import records
 
 
 @pytest.mark.parametrize("module", ["services.enumerator", "services.reader", "services.writer", "services.control"])

@@ -57,8 +57,8 @@ from cutline.services.enumerator.leader import (
     pause_seconds,
 )
 from cutline.services.enumerator.machine import Enumerator
-from tests.records import PART
 from tests.simulation.checks import freeze
+from tests.support.records import PART
 
 PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False)
 READER, WRITER = MemberSeen(incarnation="r1", role="reader"), MemberSeen(incarnation="w1", role="writer")

@@ -12,7 +12,7 @@ from cutline.common.errors import ConfigError
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.lives import Life, Lives
 from cutline.common.store.store import PipelineStore, Store
-from tests import records
+from tests.support import records
 
 
 @pytest.fixture(params=["file", "memory"])

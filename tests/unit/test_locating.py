@@ -27,7 +27,7 @@ from cutline.spark_writer.sinks.iceberg.files import DataFile, FileLost
 from cutline.spark_writer.sinks.iceberg.key_hash import KeyHash, kind_of
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndex, KeyIndexes, first_at_least
 from cutline.spark_writer.sinks.iceberg.locating import SortedKeys, locate, rows_to_scan
-from tests import records
+from tests.support import records
 
 UTC = pa.timestamp("us", "UTC")
 TEXTS = ("ä", "\U0001f600", "", "abcdefg", "a\0")

@@ -15,8 +15,8 @@ from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceRefused, Unavailable
 from cutline.services.sources.mysql.connection import Source, ask, connect
 from cutline.services.sources.mysql.hosts import Hosts
-from tests.certificates import Authority
-from tests.rogue_server import RogueServer
+from tests.support.certificates import Authority
+from tests.support.rogue_server import RogueServer
 
 PASSWORD = b"the source's own password"
 ASKS_FOR_IT = ("mysql_clear_password", "dialog")

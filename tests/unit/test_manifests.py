@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes (k8s/*.yaml), each checked as the chart's renderings are (tests/manifest_checks.py)."""
+"""The manifests for Kubernetes (k8s/*.yaml), each checked as the chart's renderings are (tools/manifest_checks.py)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError
 from cutline.services.control.metrics import METRICS
-from tests.manifest_checks import CHECKS, SERVICES, Objects
-from tests.manifests import ALERTS, CHART, K8S, MANIFESTS, digest, objects
+from tools.manifest_checks import CHECKS, SERVICES, Objects
+from tools.manifests import ALERTS, CHART, K8S, MANIFESTS, digest, objects
 
 VERSIONS = ("1.29", "1.33", "1.37")
 """The oldest version of Kubernetes that the chart takes, the newest one that we know, and one between."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cutline.common.measures import OTHERS, SECONDS, Measures, TableRows
 from cutline.common.schema import META_FIELDS
-from cutline.services.writer.__main__ import OPERATIONS, rows_by_operation
+from cutline.services.writer.staging import OPERATIONS, rows_by_operation
 
 
 def test_a_duration_is_counted_in_the_first_bucket_that_holds_it() -> None:

@@ -46,8 +46,8 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
-from tests import records
-from tests.records import PART
+from tests.support import records
+from tests.support.records import PART
 
 SCHEMA = TableSchema(
     table_id="shop.orders",

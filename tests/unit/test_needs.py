@@ -9,15 +9,15 @@ import time
 import pytest
 
 from cutline.common.errors import Unavailable
-from tests import needs, programs
 from tests.acceptance.node import PLUGINS
+from tools import needs, programs
 
 RECIPES = programs.MAKEFILE.read_text(encoding="utf-8")
 
 
 def test_each_target_of_the_table_gets_its_needs_before_its_own_work() -> None:
     for target in needs.NEEDS:
-        used = re.findall(rf"^[a-z0-9 -]+:.* needs-{target}$|^\t@\$\(PY\) -m tests\.needs {target}$", RECIPES, re.M)
+        used = re.findall(rf"^[a-z0-9 -]+:.* needs-{target}$|^\t@\$\(PY\) -m tools\.needs {target}$", RECIPES, re.M)
         assert used, target
     assert set(re.findall(r"needs[- ]([a-z-]+)$", RECIPES, re.MULTILINE)) == set(needs.NEEDS)
 

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests import programs
+from tools import programs
 
-TESTS = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 STARTS = {"run", "Popen", "check_call", "check_output", "call", "create_subprocess_exec", "execvp"}
 
 
 @cache
 def nodes() -> list[tuple[str, ast.AST]]:
-    """Every node of the tests' sources, with its file."""
+    """Every node of the sources of tests and tools, with its file."""
     return [
-        (str(path.relative_to(TESTS)), node)
-        for path in sorted(TESTS.rglob("*.py"))
+        (str(path.relative_to(ROOT)), node)
+        for folder in ("tests", "tools")
+        for path in sorted((ROOT / folder).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call | ast.List)
     ]
@@ -43,7 +44,7 @@ def first_word(command: ast.AST) -> str:
 
 def test_every_program_that_is_asked_for_is_in_the_table() -> None:
     asked = [(file, first_word(call.args[0])) for file, call in calls("program") if call.args]
-    assert ("servers.py", "mariadbd") in asked
+    assert ("tests/support/servers.py", "mariadbd") in asked
     assert [(file, name) for file, name in asked if name and name not in programs.table()] == []
 
 
@@ -53,7 +54,7 @@ def test_a_program_is_started_by_what_program_says_and_not_by_its_bare_name() ->
     listed = [(file, first_word(node)) for file, node in nodes() if isinstance(node, ast.List) and len(node.elts) > 1]
     assert [(file, name) for file, name in started if name and not name.startswith("/")] == []
     assert [(file, name) for file, name in listed if name in programs.table()] == []
-    assert {file for file, _ in calls("which")} == {"programs.py"}
+    assert {file for file, _ in calls("which")} == {"tools/programs.py"}
 
 
 def test_every_row_of_the_table_names_a_package_but_that_of_what_nobody_packages() -> None:

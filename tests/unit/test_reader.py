@@ -50,6 +50,7 @@ from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store.records import Members
 from cutline.common.store.store import Store
+from cutline.services.reader.driver import ReaderDriver
 from cutline.services.reader.events import (
     ChangeBatch,
     ChangesRead,
@@ -64,11 +65,10 @@ from cutline.services.reader.events import (
     TableFaulted,
 )
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
-from cutline.services.reader.member import ReaderMember
 from cutline.services.reader.unsaved import Unsaved
-from tests import records
-from tests.records import PART, read_back
 from tests.simulation.checks import freeze
+from tests.support import records
+from tests.support.records import PART, read_back
 
 SCHEMA = TableSchema(
     table_id="d.t",
@@ -787,14 +787,14 @@ async def test_tables_that_can_t_catch_up_any_more_are_read_again_and_the_others
         raise PositionLost("purged")
 
     cursors = {name: (None, SimpleNamespace(call=lost)) for name in ("main", "catch-up")}
-    member: Any = SimpleNamespace(cursors=cursors, _read=print, _catch_up_lost=ReaderMember._catch_up_lost)
-    effects = bench.tell(await ReaderMember._read_changes(member, order))
+    member: Any = SimpleNamespace(cursors=cursors, _read=print, _catch_up_lost=ReaderDriver._catch_up_lost)
+    effects = bench.tell(await ReaderDriver._read_changes(member, order))
     ((report),) = sent(effects, TableReport)
     assert (report.table_id, report.state, report.cause) == ("d.u", TableState.RESTART, "purged")
     assert CloseCursor(cursor="catch-up") in effects
     assert bench.cursor_of("d.t") == "main"
     with pytest.raises(PositionLost):
-        await ReaderMember._read_changes(member, replace(order, cursor="main"))
+        await ReaderDriver._read_changes(member, replace(order, cursor="main"))
 
 
 def test_rows_inside_are_those_of_one_transaction() -> None:
@@ -1073,7 +1073,7 @@ async def test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpo
     host: Any = SimpleNamespace(redis=connect("redis://127.0.0.1:1"), incarnation="r1")
     shares = []
     for index in range(len(readers)):
-        member = ReaderMember(host, shop, entry, index)
+        member = ReaderDriver(host, shop, entry, index)
         shares.append(member.machine.unsaved.most_bytes)
         member.chunks.close()
     assert shares == [1 << 20] * 3

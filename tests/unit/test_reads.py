@@ -30,7 +30,7 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.tables import LIVE, SNAPSHOT, Table
 from cutline.spark_writer.applies import Applies
-from tests import records
+from tests.support import records
 
 SCHEMA = TableSchema(
     table_id="d.t",

@@ -13,7 +13,7 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.store.chain import follow, publication
 from cutline.common.store.records import Entry, Publication, Quarantine, Work
 from cutline.spark_writer.retention import retained, tags_of
-from tests import records
+from tests.support import records
 
 TABLES = ("shop.orders", "shop.stock")
 GRACE = 100.0

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from cutline.common.schema import META_FIELDS, OP, ROW, SEQ, TS, TableSchema
 from cutline.services.sources.mysql.decode import codes
-from tests.binlog_bytes import compressed, event, image, packed, schema_of, table_map
-from tests.decoders import BOTH, Decoders
+from tests.support.binlog_bytes import compressed, event, image, packed, schema_of, table_map
+from tests.support.decoders import BOTH, Decoders
 
 
 @pytest.fixture(params=BOTH, ids=str)

@@ -20,7 +20,7 @@ from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
-from tests.rogue_server import RogueServer
+from tests.support.rogue_server import RogueServer
 from tests.unit.test_control import FakeRegistry
 
 SECRET = "what only this machine knows"

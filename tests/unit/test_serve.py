@@ -21,7 +21,7 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer import serve as module
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.serve import Everything, Lead, PipelineApplier, serve
-from tests import records
+from tests.support import records
 
 DEFINITION = {"sink": {"spark": {"spark.driver.memory": "2g"}}}
 

@@ -23,12 +23,11 @@ from cutline.common.store import backends
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
 from cutline.services.writer import machine, staging
-from cutline.services.writer.__main__ import Staging
-from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
+from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk, Staging
 from cutline.spark_writer.sinks.iceberg.columns import Layout
 from cutline.spark_writer.sinks.iceberg.local import reduced
 from cutline.spark_writer.sinks.iceberg.staged import LIVE, Staged, rows_of
-from tests import records
+from tests.support import records
 
 T = TableSchema(
     table_id="shop.orders",

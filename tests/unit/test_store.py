@@ -29,8 +29,8 @@ from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publica
 from cutline.common.store.restoring import restorable
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, Store, file_name
-from tests import records
-from tests.records import epoch
+from tests.support import records
+from tests.support.records import epoch
 
 ROOT = Path(__file__).resolve().parents[2]
 

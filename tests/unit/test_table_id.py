@@ -18,7 +18,7 @@ from cutline.common.store.store import Store
 from cutline.common.table_id import glob_of, meant, spellings, split_names, split_table_id, table_id_of, unquoted
 from cutline.services.sources.mysql.binlog.event_bodies import described, map_without_columns
 from cutline.services.sources.mysql.preflight import folded
-from tests import records
+from tests.support import records
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = st.text(st.sampled_from(".`!*ab x/:#"), max_size=6) | st.text(max_size=64)

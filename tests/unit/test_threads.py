@@ -28,11 +28,11 @@ SHARED = {
     "services/control/facts.py": {"disks"},
     "services/control/table_rows.py": {"rows"},
     "services/control/traces.py": {"traces"},
-    "services/enumerator/__main__.py": {"sweep"},
+    "services/enumerator/driver.py": {"sweep"},
     "services/enumerator/commanding.py": {"remove"},
     "services/health.py": {"health"},
     "services/reader/__main__.py": {"join"},
-    "services/reader/member.py": {"encode"},
+    "services/reader/driver.py": {"encode"},
     "services/run/run.py": {"source", "jars"},
 }
 """Pools of a whole process. None may ask a source, except in `cutline run`, which has one."""

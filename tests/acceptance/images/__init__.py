@@ -1,7 +1,8 @@
 """Images for a Docker that reaches no registry: stand-ins under the tags that Dockerfile and docker-compose.yml name.
 
-Debian by debootstrap, MySQL and Redis from its unstable suite, the S3 server as tests/servers.py builds it. This
-machine's settings for package registries (those that .ci/bare passes on) go into the stand-in of Debian, nowhere else.
+Debian by debootstrap, MySQL and Redis from its unstable suite, the S3 server as tests/support/servers.py builds it.
+This machine's settings for package registries (those that .ci/bare passes on) go into the stand-in of Debian, nowhere
+else.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any
 import yaml
 
 from tests.acceptance.docker import Docker, DockerFailed
-from tests.programs import program
-from tests.servers import debian, versitygw
+from tests.support.servers import debian, versitygw
+from tools.programs import program
 
 ROOT = Path(__file__).parents[3]
 RECIPES = Path(__file__).parent

@@ -7,9 +7,10 @@ from tests.simulation.mutants import LEADER, READER, RETENTION, STORE, Mutant, m
 AGENDA = "services/enumerator/agenda.py"
 COMMANDING = "services/enumerator/commanding.py"
 COMMANDS_FILE = "common/store/commands.py"
-ENUMERATORS = "services/enumerator/__main__.py"
+ENUMERATOR_DRIVER = "services/enumerator/driver.py"
 LIVES_FILE = "common/store/lives.py"
-MEMBER = "services/reader/member.py"
+READER_DRIVER = "services/reader/driver.py"
+PIPELINES = "services/enumerator/pipelines.py"
 OWNER = "spark_writer/sinks/iceberg/owner.py"
 PURGING = "spark_writer/sinks/iceberg/purging.py"
 RESTORING = "common/store/restoring.py"
@@ -56,13 +57,13 @@ LIVES: tuple[Mutant, ...] = (
     ),
     of_lives(
         "what a deposed leader has begun goes on",
-        ENUMERATORS,
+        ENUMERATOR_DRIVER,
         "            for task in self._tenure:\n                task.cancel()\n",
         "            pass\n",
     ),
     of_lives(
         "what Redis has of an ended life is not swept",
-        ENUMERATORS,
+        PIPELINES,
         "        if life.key in noted:\n",
         "        if life.key in ():\n",
     ),
@@ -75,20 +76,20 @@ LIVES: tuple[Mutant, ...] = (
     ),
     of_lives(
         "a deletion that was cut short reads the journal again",
-        ENUMERATORS,
+        ENUMERATOR_DRIVER,
         "            if self.store.deleting():  # for good",
         "            if False:  # for good",
     ),
     of_lives(
         "a deletion that was cut short needs the definition in force",
-        ENUMERATORS,
+        PIPELINES,
         "        if definition is None and await in_store(store.deleting):",
         "        if False:",
         first=25,
     ),
     of_lives(
         "a deletion says nothing while the store does not answer",
-        ENUMERATORS,
+        ENUMERATOR_DRIVER,
         '        return f"the removal of what the store and Redis have of it{failed}"',
         '        return ""',
     ),
@@ -220,7 +221,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "each reader may send what all readers together may, without a checkpoint",
-        ((MEMBER, "max_unsaved_bytes // len(readers)", "max_unsaved_bytes"),),
+        ((READER_DRIVER, "max_unsaved_bytes // len(readers)", "max_unsaved_bytes"),),
         tests="test_reader.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
     ),
     Mutant(

@@ -1,7 +1,7 @@
 """MySQL's character sets: text in the binlog is as stored, while in a SELECT the server converts it to UTF-8.
 
 MySQL 9.7 and MariaDB 10.11 agree about every character. Where Python's codecs differ from them, the tables here hold
-the servers' answers; tests/integration/test_types.py asks the servers again. A byte or pair without a character becomes
+the servers' answers; tests/integration/source/test_types.py asks the servers again. A byte or pair without a character becomes
 "?", as in a SELECT.
 """
 

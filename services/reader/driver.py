@@ -1,0 +1,445 @@
+"""The driver of one reader in one epoch of one pipeline: carries out the orders of its machine (machine.py).
+
+Chunk rows come through chunk_reading.py, changes from one `BinlogCursor` for each cursor of the machine; both run in
+threads of their own, and each result is the machine's next event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from cutline.common.causes import Cause, Code
+from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.errors import (
+    NextGeneration,
+    ProtocolError,
+    ServerIdTaken,
+    SourceLost,
+    SourceRefused,
+    TableLocked,
+    Unavailable,
+)
+from cutline.common.measures import Measures
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.host import Host
+from cutline.common.mesh.links import Links
+from cutline.common.mesh.loop import Loop
+from cutline.common.mesh.machine import Began, Effect, Event, SavePart, Send
+from cutline.common.mesh.marks import Marks
+from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
+from cutline.common.mesh.parts import Parts, load_part
+from cutline.common.mesh.topology import Topology, reader_name
+from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.store.store import PipelineStore
+from cutline.common.threads import Threads
+from cutline.services.reader.chunk_reading import ChunkReading
+from cutline.services.reader.events import (
+    ChangeBatch,
+    ChangesRead,
+    ChunkFailed,
+    ChunkRead,
+    ChunkRowsRead,
+    CloseCursor,
+    ContinueChunk,
+    ReadChanges,
+    ReadChunk,
+    SchemaChanged,
+    SetLimits,
+    TableFaulted,
+)
+from cutline.services.reader.machine import Reader
+from cutline.services.reader.tables import MAIN, StreamTable
+from cutline.services.reader.unsaved import Unsaved
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
+from cutline.services.sources.mysql.binlog.routes import Route
+from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
+from cutline.services.sources.mysql.hosts import GRACE_SECONDS, Hosts
+from cutline.services.sources.mysql.kept import KeptConnection
+from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
+
+RETRY_SECONDS = (0.5, 10.0)
+CHANGES_ROWS = 50_000
+CHANGES_BYTES = 8 << 20
+CHANGES_WAIT_SECONDS = 0.5
+"""A read of changes lasts so long at most, or a sixth of the checkpoint interval if that is shorter: a marker that
+comes meanwhile cuts before all that it takes."""
+SMALL_BYTES = 1 << 18
+"""Up to so many bytes of rows, handing them to a thread costs more than encoding them."""
+_ENCODING = Threads("encode", 2)  # for all pipelines: it waits for nothing
+log = logging.getLogger("cutline.reader")
+
+
+class ReaderDriver:
+    """A reader in one epoch of one pipeline: carries out what the machine orders."""
+
+    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
+        definition = store.definition(entry.definition)
+        if definition is None:
+            raise ProtocolError(
+                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
+                " back"
+            )
+        self.host, self.store, self.epoch = host, store, entry.slot
+        self.config = PipelineConfig.from_definition(definition)
+        self.name = reader_name(index)
+        readers, writers = entry.members.readers, entry.members.writers
+        topology = Topology.of(len(readers), len(writers))
+        unsaved = Unsaved(self.config.checkpoint.max_unsaved_bytes // len(readers), base=entry.base)
+        self.machine = Reader(name=self.name, writers=topology.writers, stream=index == 0, unsaved=unsaved)
+        if index == 0 and entry.base is not None:
+            base = store.entry(entry.base)
+            if not isinstance(base, CheckpointEntry):
+                raise ProtocolError(f"the base of epoch {self.epoch}, slot {entry.base}, is missing from the journal")
+            self.machine.restore(load_part(store, base.parts[self.name]))
+            if entry.anew:
+                self.machine.begin_anew()
+        self.parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
+        process = Process(
+            self.machine,
+            inbound=topology.cut_inbound(self.name),
+            outbound=topology.cut_outbound(self.name),
+            after=self.epoch,
+        )
+        self.links = Links(
+            host.redis,
+            store.key,
+            self.epoch,
+            self.name,
+            inbound=topology.inbound(self.name),
+            outbound=topology.outbound(self.name),
+            channels=len(readers) * len(writers),
+        )
+        self.process = process
+        self.loop = Loop(self._handle, self._perform)
+        self.marks = Marks()
+        self.rows_sent = self.bytes_sent = 0
+        self.cursors: dict[str, tuple[BinlogCursor, Threads]] = {}
+        self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
+        server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
+        self.hosts = Hosts(self.config.source)
+        self.streams = index == 0
+        self.chunks = ChunkReading(
+            self.hosts.connect,
+            KeptConnection(self.hosts.connect, self.hosts.leads_on),
+            Window(BinlogCursor(self.hosts.connect, server_id=server_id)),
+            max_threads_running=self.config.snapshot.max_threads_running,
+            name=store.name,
+        )
+        self.waiting_for: str | None = None
+        self.aged = AgedPositions()
+        self.ids_taken = 0  # server ids that turned out to be another client's
+        self.zero_dates: Counter[tuple[str, str]] = Counter()
+        self.measures = Measures()
+        self.chunk_began_at = 0.0  # monotonic
+
+    async def run(self) -> None:
+        """Take part until the epoch ends."""
+        self.loop.tell(Began())
+        try:
+            await self.loop.run(
+                self.links.pump(self.loop), self.links.idle(), self._publish_status(), self.chunks.rest()
+            )
+        finally:
+            await self.links.close()
+            for cursor, thread in self.cursors.values():
+                thread.end(cursor.close)
+            self.chunks.close()
+            asyncio.get_running_loop().call_later(GRACE_SECONDS, self.hosts.end)
+
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        self.marks.received(event)
+        return self.process.handle(event, now)
+
+    async def _perform(self, effect: Effect) -> None:
+        self.marks.sent(effect)
+        match effect:
+            case Send(receiver=receiver, message=Records() as records):
+                if records.body.get_total_buffer_size() < SMALL_BYTES:
+                    body = to_ipc(records.body)
+                else:
+                    body = await _ENCODING.call(to_ipc, records.body)
+                self.rows_sent += records.rows
+                self.bytes_sent += len(body)
+                message = dataclasses.replace(records, body=body)
+                del effect, records, body  # the batch, which may be large, has gone into its message
+                await self.links.send(Send(receiver=receiver, message=message))
+            case Send():
+                await self.links.send(effect)
+            case ReadChunk(split=split):
+                log.info("pipeline %s: reading chunk %s", self.store.name, split.split_id)
+                self.chunk_began_at = time.monotonic()
+                self.chunks.begin(
+                    split,
+                    read_chunk(
+                        self.chunks.kept,
+                        split,
+                        mode=self.config.snapshot.chunks,
+                        seconds=self.config.snapshot.max_select_seconds,
+                        identity=self.config.options_of(split.table_id).identity,
+                        aged=self.aged,
+                        window=self.chunks.window,
+                    ),
+                )
+                self.loop.spawn(self._next_rows(split))
+            case ContinueChunk():
+                self.loop.spawn(self._next_rows(self.chunks.split))
+            case SetLimits(limits=limits):
+                log.info("pipeline %s: reading chunks within %s", self.store.name, limits)
+                self.chunks.set_limits(limits)
+            case ReadChanges():
+                self.loop.spawn(self._read_changes(effect))
+            case CloseCursor(cursor=name):
+                self.hosts.must_have(name, None)
+                if name in self.cursors:  # a restored cursor may meet main before it was ever read
+                    cursor, thread = self.cursors.pop(name)
+                    thread.end(cursor.close)
+            case SavePart(checkpoint=checkpoint, state=state):
+                self.loop.spawn(self.parts.save(checkpoint, state))
+            case _:
+                raise ProtocolError(f"a reader can't carry out {type(effect).__name__}")
+
+    # --- chunks ---
+
+    async def _next_rows(self, split: SnapshotSplit) -> Event:
+        split_id, attempt = split.split_id, split.attempt
+        await self.chunks.source_quiet()
+        try:
+            item = await self.chunks.next()
+        except TableLocked as error:
+            log.info("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=Remedy.WAIT)
+        except (Unavailable, SourceRefused) as error:
+            log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
+            await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=Remedy.RETRY)
+        except SourceLost as error:
+            remedy = Remedy.RESTART if isinstance(error, NextGeneration) else Remedy.QUARANTINE
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=remedy)
+        if isinstance(item, ChunkEnd):
+            faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
+            for cause in faults.values():
+                return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
+            self.measures.observe("chunk_read", time.monotonic() - self.chunk_began_at)
+            return ChunkRead(
+                split_id=split_id,
+                attempt=attempt,
+                rows=item.rows,
+                checksum=item.checksum,
+                low=item.low,
+                high=item.high,
+                schema=item.schema,
+                cut_at=item.cut_at,
+            )
+        await self.chunks.spend(item.num_rows, item.nbytes)
+        return ChunkRowsRead(split_id=split_id, attempt=attempt, rows=item.num_rows, size=item.nbytes, body=item)
+
+    # --- the incremental split ---
+
+    async def _read_changes(self, order: ReadChanges) -> Event:
+        pause, longest = RETRY_SECONDS
+        while True:
+            if order.cursor not in self.cursors:
+                server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != MAIN)
+                connect = self.hosts.connect_main if order.cursor == MAIN else self.hosts.connect
+                opened = BinlogCursor(connect, server_id=server_id, schema_changes=self.config.schema_changes)
+                self.cursors[order.cursor] = opened, Threads(f"{self.store.name}-{order.cursor}")
+            cursor, thread = self.cursors[order.cursor]
+            try:
+                changes = await thread.call(partial(self._read, cursor, order))
+                self.waiting_for = None
+                return self._changes_read(order, changes)
+            except ServerIdTaken as error:
+                log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
+                self.ids_taken += 1
+                thread.end(self.cursors.pop(order.cursor)[0].close)
+                if self.config.source.server_id is not None:
+                    # The id is configured: without a pause, two clients with it would end each other's dump in turn.
+                    self.waiting_for = f"its server id: {error}"
+                    await asyncio.sleep(longest)
+            except SourceLost as error:
+                if order.cursor == MAIN:
+                    raise
+                return self._catch_up_lost(order, error)
+            except (Unavailable, SourceRefused) as error:
+                self.waiting_for = f"the source: {error}"
+                log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
+                await asyncio.sleep(pause)
+                pause = min(longest, pause * 2)
+
+    @staticmethod
+    def _catch_up_lost(order: ReadChanges, error: SourceLost) -> ChangesRead:
+        """The source no longer has what the tables that catch up need: they are read again, and main goes on."""
+        log.warning("%s can't catch up and are read again: %s", ", ".join(sorted(order.routes)), error)
+        faults = tuple(
+            TableFaulted(table_id=name, generation=table.generation, cause=error.cause, restart=True)
+            for name, table in order.routes.items()
+        )
+        return ChangesRead(cursor=order.cursor, position=order.after, rows=0, faults=faults)
+
+    def _routes(self, order: ReadChanges) -> dict[str, Route]:
+        """The order's routes in the cursor's form; those unchanged since its last read are reused."""
+        before, made = self.routes.get(order.cursor, ({}, {}))
+        if order.routes is not before:
+            made = {
+                name: made[name] if before.get(name) is table else _route(table) for name, table in order.routes.items()
+            }
+            self.routes[order.cursor] = order.routes, made
+        return made
+
+    def _read(self, cursor: BinlogCursor, order: ReadChanges) -> Changes:
+        self.hosts.must_have(order.cursor, order.after)
+        if order.cursor == MAIN and not cursor.connected:
+            self.hosts.release()
+        return cursor.read(
+            order.after,
+            self._routes(order),
+            until=order.until,
+            max_rows=CHANGES_ROWS,
+            max_bytes=CHANGES_BYTES,
+            wait_seconds=min(CHANGES_WAIT_SECONDS, self.config.checkpoint.interval_seconds / 6),
+            at_boundary=order.at_boundary,
+            stop=order.stop,
+        )
+
+    def _changes_read(self, order: ReadChanges, changes: Changes) -> ChangesRead:
+        faults = [
+            TableFaulted(table_id=f.table_id, generation=f.generation, cause=f.cause, restart=f.restart)
+            for f in changes.faults
+        ]
+        faults += [
+            TableFaulted(table_id=name, generation=order.routes[name].generation, cause=cause, restart=False)
+            for name, cause in self._zero_dates(changes.zero_dates).items()
+            if name not in {fault.table_id for fault in faults}
+        ]
+        return ChangesRead(
+            cursor=order.cursor,
+            position=changes.position,
+            rows=changes.rows,
+            rows_inside=changes.rows_inside,
+            batches=tuple(
+                ChangeBatch(
+                    table_id=b.table_id,
+                    generation=b.generation,
+                    schema=b.schema_hash,
+                    rows=b.rows,
+                    size=b.batch.nbytes,
+                    body=b.batch,
+                )
+                for b in changes.batches
+            ),
+            schemas=tuple(
+                SchemaChanged(table_id=c.table_id, generation=c.generation, seq=c.seq, new=c.new)
+                for c in changes.schemas
+            ),
+            faults=tuple(faults),
+            source_time=changes.source_time,
+            idle=changes.idle,
+            stopped=changes.stopped,
+        )
+
+    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, Cause]:
+        """Count dates that became null, by table and column; with `zero_dates: quarantine`, each table's fault."""
+        self.zero_dates.update(found)
+        if self.config.values.zero_dates is None:
+            return {}
+        return {
+            table_id: Cause(
+                Code.VALUE,
+                f"{table_id} has a zero or partial date in its column {column}",
+                "correct those rows, or set values.zero_dates to null",
+            )
+            for table_id, column in found
+        }
+
+    def _obstacle(self) -> str | None:
+        """What this reader waits for, for its status."""
+        own = self._checkpoint_awaited() or self.waiting_for or self.chunks.waiting_for
+        return self.parts.waiting_for or own or self.links.waiting_for
+
+    def _checkpoint_awaited(self) -> str | None:
+        """What this reader waits for, if it may send no more rows."""
+        unsaved = self.machine.unsaved
+        if not unsaved.full:
+            return None
+        since = "the pipeline began" if unsaved.saved is None else f"checkpoint {unsaved.saved}"
+        return (
+            f"a checkpoint: this reader has sent {unsaved.bytes / (1 << 20):,.0f} MiB of rows since {since}, its share"
+            f" of checkpoint.max_unsaved_bytes"
+        )
+
+    async def _publish_status(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
+            status = {
+                **self.measures.shown(),
+                "at": time.time(),
+                "epoch": self.epoch,
+                "seq": self.machine.seq,
+                "cursors": cursors,
+                "waiting_for": self._obstacle(),
+                "channels": self.links.state(),
+                "marks": self.marks.shown(),
+                "rows_total": self.rows_sent,
+                "bytes_total": self.bytes_sent,
+                "source_host": self.hosts.chosen,
+                "main_host": self.hosts.main if self.streams else None,
+                "counters": [
+                    ["zero_dates", {"table": table_id, "column": column}, count]
+                    for (table_id, column), count in self.zero_dates.items()
+                ],
+            }
+            with suppress(Unavailable):
+                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
+                if self.hosts.several:
+                    found = await self.host.registry.status(self.store.key)
+                    if self.streams:
+                        self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
+                    else:
+                        self.hosts.follow(found, now=time.time())
+
+
+def _route(table: StreamTable) -> Route:
+    chunks = ChunkHighs(table.schema.key_columns, table.splits) if table.splits else None
+    return Route(
+        table_id=table.table_id,
+        generation=table.generation,
+        schema=table.schema,
+        low=table.low,
+        high=table.high,
+        chunks=chunks,
+        live=table.live,
+        looked_at=table.looked_at,
+    )
+
+
+def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
+    """The batch as an Arrow IPC stream with its schema; not compressed, which costs more than the copies it saves.
+
+    The size of a large one is measured first: a buffer that grows would hold it twice meanwhile. It is allocated from
+    the system's memory, which takes it back at once; Arrow's own pool would keep it for later use.
+    """
+    if batch.get_total_buffer_size() < SMALL_BYTES:
+        grows = pa.BufferOutputStream()
+        _write_ipc(batch, grows)
+        return grows.getvalue()
+    measure = pa.MockOutputStream()
+    _write_ipc(batch, measure)
+    buffer: pa.Buffer = pa.allocate_buffer(measure.size(), memory_pool=pa.system_memory_pool())
+    _write_ipc(batch, pa.FixedSizeBufferWriter(buffer))
+    return buffer
+
+
+def _write_ipc(batch: pa.RecordBatch, sink: Any) -> None:
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)

@@ -1,0 +1,1 @@
+"""The control service over HTTP: reads, changes, metrics, alerts, traces and lineage."""

@@ -1,0 +1,1 @@
+"""The Spark writer and its lake tables: applies, commits of others, layout, catalogues, who leads."""

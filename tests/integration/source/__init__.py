@@ -1,0 +1,1 @@
+"""Reading a real MySQL or MariaDB: connections, chunks, the binlog, types, keys, DDL."""

@@ -1,0 +1,1 @@
+"""`make bench`: one JSON line a measurement."""
