@@ -35,7 +35,7 @@ from cutline.services.enumerator.tables import (
 
 ASKED = Cause(Code.ASKED, "a person asked for it to be read again")
 _PURGED = Cause(Code.PURGED, "the source has purged the changes that came while it was paused, so it is read again")
-LOST = "the lake table lost data"
+LOST = Cause(Code.LAKE, "the lake table lost data")
 """Why the Spark writer asks, which names the generation: once that is over, there is nothing to do."""
 
 

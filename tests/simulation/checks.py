@@ -8,6 +8,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Code
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Send, State, Ticked
 from cutline.common.mesh.messages import (
@@ -43,6 +44,7 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.reader.events import ChangesRead, ChunkFailed, ReadChanges, ReadChunk
 from cutline.services.reader.machine import Reader
 from cutline.services.writer.machine import CutStaged
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.lake import Rows
@@ -204,7 +206,9 @@ def entry_is_sound(world: World, entry: CheckpointEntry) -> None:
     world.count["inside checkpoint"] += entry.inside
     for table in entry.tables.values():
         world.count[f"table {table.phase} at a checkpoint"] += 1
-        world.count["halt: columns changed while they were read"] += "schema_changes is halt;" in (table.cause or "")
+        world.count["halt: columns changed while they were read"] += (
+            table.cause is not None and table.cause.code == Code.SCHEMA_CHANGE
+        )
         world.count["table of a later generation"] += table.generation > 1
 
 
@@ -453,7 +457,7 @@ def what_is_missing(world: World) -> str:
             machine = leaders[0].leader.enumerator
             place = machine.stop_place if machine is not None else None
             if place is None:
-                return error.cause
+                return str(error)
         if place is not None:
             return _ends(world, leaders[0].leader, publications, place)
     entry = journal[newest.n]
@@ -461,7 +465,7 @@ def what_is_missing(world: World) -> str:
     stopped = {
         t
         for t, found in entry.tables.items()
-        if t in world.source.quarantined or "schema_changes is halt" in (found.cause or "")
+        if t in world.source.quarantined or (found.cause is not None and found.cause.code == Code.SCHEMA_CHANGE)
     }
     wrong = {
         t: found.state
@@ -499,9 +503,9 @@ def _ends(world: World, leader: Any, publications: dict[int, Any], place: Positi
         raise Failure(f"publication {ended} at the stop is not kept")
     states = {table: found.state for table, found in publication.tables.items()}
     for table, state in states.items():
-        cause = entry.tables[table].cause or ""
-        expected = table in (*world.quarantined, *world.source.quarantined) or any(
-            reason in cause for reason in ("can't be shown at the stop", "schema_changes is halt")
+        cause = entry.tables[table].cause
+        expected = table in (*world.quarantined, *world.source.quarantined) or (
+            cause is not None and (cause.code == Code.SCHEMA_CHANGE or "can't be shown at the stop" in cause.sentence)
         )
         if state not in ("live", "dropped", "paused") and not (state == "quarantined" and expected):
             raise Failure(f"{table} is {state} ({cause}) in publication {ended} at the stop")
@@ -620,7 +624,7 @@ def _any_fact(world: World) -> Event:
         Ticked(),
         PartStored(checkpoint=slot, ref={}),
         CutStaged(checkpoint=slot, staged=()),
-        ChunkFailed(split_id=split, attempt=1, cause=""),
+        ChunkFailed(split_id=split, attempt=1, cause=because("")),
         ChangesRead(cursor=rng.choice(("main", "catch-up")), position=position, rows=0),
         BoundFound(table_id=table, generation=1, end=None),
         Observed(held=rng.random() < 0.8, members=()),

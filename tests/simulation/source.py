@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import PositionLost, SourceLost
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop
@@ -22,6 +23,7 @@ from cutline.services.reader.tables import StreamTable
 from cutline.services.sources.mysql.watermark import Commits
 
 MYSQL, MARIADB, PLAIN = "mysql with GTID", "mariadb", "mysql without GTID"
+HALTS = "schema_changes is halt"
 AGE_SECONDS = 4.0  # in the place of the 60 s that a flushed position ages before it may be a low
 HIDES_SECONDS = 2.5  # the longest that a commit is flushed and not visible
 SUM = 10_000  # the constant sum of the amounts of the two accounts tables
@@ -739,8 +741,9 @@ class SimulatedSource:
         limit = max_rows * (8 if order.at_boundary else 1)
         routes = dict(order.routes)
 
-        def fault(route: StreamTable, cause: str, *, restart: bool = True) -> None:
-            fields = {"table_id": route.table_id, "generation": route.generation, "cause": cause}
+        def fault(route: StreamTable, reason: str, *, restart: bool = True) -> None:
+            code = Code.SCHEMA_CHANGE if reason == HALTS else Code.OTHER
+            fields = {"table_id": route.table_id, "generation": route.generation, "cause": Cause(code, reason)}
             faults.append(TableFaulted(**fields, restart=restart))
             if not restart:
                 self.quarantined.add(route.table_id)
@@ -902,7 +905,7 @@ class SimulatedSource:
             past = False
         if self.schema_changes == "halt" and past and txn.ddl != "truncate":
             self.count["halt stops a live table"] += 1
-            fault(route, "schema_changes is halt", restart=False)
+            fault(route, HALTS, restart=False)
         elif txn.ddl == "unlogged":
             self.count["DDL changed rows without row events"] += 1
             # one in eight is something that a new generation would not mend

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import SourceLost, Unavailable
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State
@@ -287,7 +288,7 @@ class StreamWorld:
             self.clock.now += 0.5
             return
         except SourceLost as error:
-            if "the server crashed and rolled it back" not in error.cause:
+            if "the server crashed and rolled it back" not in error.cause.sentence:
                 raise
             self.count["stream: halted at the torn end of a file"] += 1
             self.halted = True
@@ -302,7 +303,7 @@ class StreamWorld:
             self.seen.append(Seen(self.machine.snapshot(), {key: len(rows) for key, rows in self.sent.items()}))
             del self.seen[:-12]
 
-    def _zero_dates(self, found: Any) -> dict[str, str]:
+    def _zero_dates(self, found: Any) -> dict[str, Cause]:
         """`ReaderDriver._changes_read` calls this."""
         return {}
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import Loss, ProtocolError, SourceLost, lost
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
@@ -101,6 +102,7 @@ from tests.simulation.hanging import Hanging
 from tests.simulation.lake import SimulatedLake, SparkWriter
 from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, SimulatedSource, Txn
 from tests.simulation.upkeeping import Upkeeping
+from tests.support.causes import because
 from tests.support.records import LIFE
 
 LEASE_SECONDS = 5.0
@@ -1096,7 +1098,7 @@ class World:
             kind += f" {message.state}"
         elif isinstance(message, SplitFailed):
             kind += "" if message.remedy == Remedy.QUARANTINE else f" {message.remedy}"
-        if isinstance(message, TableReport) and "can't be shown at the stop" in (message.cause or ""):
+        if isinstance(message, TableReport) and "can't be shown at the stop" in str(message.cause):
             kind += " at the stop"
         self.count[f"sent {kind}"] += 1
 
@@ -1169,7 +1171,7 @@ class World:
     def fail_chunk(self, service: SimulatedService, chunk: Any, cause: str, remedy: Remedy) -> None:
         """The attempt at the chunk fails."""
         split, service.chunk = chunk["split"], None
-        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=remedy)
+        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=because(cause), remedy=remedy)
         self.tell(service, service.token, failed)
 
     def take_low(self, service: SimulatedService, chunk: Any, connection: int) -> None:
@@ -1261,7 +1263,7 @@ class World:
             service.chunk = None
             self.count["chunk failed after some rows"] += 1
             event = ChunkFailed(
-                split_id=split.split_id, attempt=split.attempt, cause="lost connection", remedy=Remedy.RETRY
+                split_id=split.split_id, attempt=split.attempt, cause=because("lost connection"), remedy=Remedy.RETRY
             )
         self.later(service, self.lag(), lambda: event)
 
@@ -1344,7 +1346,7 @@ class World:
 
     def table_described(self, table: str) -> TableFound:
         if table == "shop.keyless":
-            return TableFound(table_id=table, fault="it has no key")
+            return TableFound(table_id=table, fault=because("it has no key"))
         if self.troubled and self.rng.random() < 0.2:  # between a DROP and the CREATE after it
             self.count["table gone for a moment"] += 1
             return TableFound(table_id=table, gone=True)
@@ -1372,7 +1374,7 @@ class World:
         unselected = known - selected - {"shop.keyless"}
         self.count["table left the definition"] += len(unselected)
         if self.keyless:
-            found.append(TableFound(table_id="shop.keyless", fault="it has no key"))
+            found.append(TableFound(table_id="shop.keyless", fault=because("it has no key")))
             self.quarantined.add("shop.keyless")
             self.count["table quarantined at once"] += 1
         if not begins or self.shape.stop is None:
@@ -1390,7 +1392,7 @@ class World:
         if not self.troubled or self.locks.random() >= 0.05:
             return None
         self.count["question about a locked table"] += 1
-        cause = "locked by another session"
+        cause = Cause(Code.LOCKED, "locked by another session")
         return TableLockedOut(table_id=order.table_id, generation=order.generation, cause=cause)
 
     def find_range(self, order: FindRange) -> Event | None:
@@ -1408,7 +1410,7 @@ class World:
         if self.troubled and self.rng.random() < 0.01:
             self.count["splitting failed"] += 1
             return SplittingFailed(
-                table_id=order.table_id, generation=order.generation, cause="definition changed", restart=True
+                table_id=order.table_id, generation=order.generation, cause=because("definition changed"), restart=True
             )
         keys = sorted(k for k in source.visible[order.table_id] if source.inside(order.table_id, k, order.start, None))
         end = source.literal(order.table_id, keys[order.rows]) if len(keys) > order.rows else None

@@ -29,6 +29,7 @@ from cutline.services.control.api.models import CommandView
 from cutline.services.control.app import build
 from cutline.services.enumerator.commanding import asked_definition
 from tests.support import records
+from tests.support.causes import because
 from tests.unit.test_control import FakeRegistry
 
 DEFINITION = parse(
@@ -335,7 +336,8 @@ async def test_without_a_status_the_newest_checkpoint_says_what_tables_there_are
     api: httpx.AsyncClient, registry: FakeRegistry, shop: PipelineStore
 ) -> None:
     registry.parts = {}
-    shop.put_entry(records.checkpoint(6, tables={"shop.orders": records.table(phase="quarantined", cause="c")}))
+    held = records.table(phase="quarantined", cause=because("c"))
+    shop.put_entry(records.checkpoint(6, tables={"shop.orders": held}))
     assert (await api.get(SHOP)).json()["tables"] == {"quarantined": 1}
     assert (await api.post(f"{SHOP}/tables/shop.orders/retry")).status_code == 202
     problem(await api.post(f"{SHOP}/tables/shop.held/retry"), 404)

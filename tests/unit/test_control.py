@@ -24,6 +24,7 @@ from cutline.services.control.app import build
 from cutline.services.control.feed import Event, Place
 from cutline.services.control.watch import STORE_SECONDS, Watches
 from tests.support import records
+from tests.support.causes import because
 
 DEFINITION = parse(
     "name: shop\nsource: {host: h, user: u, password_env: SHOP_PASSWORD}\ntables: [a.b]\nsink: {warehouse: /w}\n"
@@ -86,8 +87,8 @@ def registry() -> FakeRegistry:
                     "splits_done": 1,
                     "splits_total": 4,
                 },
-                "a.c": {"phase": "quarantined", "generation": 1, "cause": "no key"},
-                "a.d": {"phase": "dropped", "generation": 2, "cause": "gone"},
+                "a.c": {"phase": "quarantined", "generation": 1, "cause": because("no key").to_json()},
+                "a.d": {"phase": "dropped", "generation": 2, "cause": because("gone").to_json()},
             },
             "checkpoint": {"number": 2, "completed_at": time.time() - 30, "in_flight": 4},
             "waiting_for": None,
@@ -214,7 +215,8 @@ async def test_every_read_of_the_status_says_whether_a_leader_reports_now(
 async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_be_retried(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
-    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    held = {"cause": because("it is a view").to_json(), "generation": 2}
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": held}
     tables = {table["table"]: table for table in (await api.get("/v1/pipelines/shop/tables")).json()}
     assert (tables["a.b"]["phase"], tables["a.b"]["cause"]) == ("quarantined", "it is a view")
     assert (await api.get("/v1/pipelines/shop")).json()["tables"] == {"dropped": 1, "quarantined": 2}
@@ -230,7 +232,8 @@ async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_m
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
     def held(*choices: str, seen: str = "7/1") -> None:
-        about = {"cause": "another user ...", "generation": 2, "seen": seen, "choices": choices, "chosen": None}
+        cause = because("another user ...").to_json()
+        about = {"cause": cause, "generation": 2, "seen": seen, "choices": choices, "chosen": None}
         registry.parts["spark_writer"]["quarantined"] = {"a.b": about}
 
     path = "/v1/pipelines/shop/tables/a.b/lake"
@@ -245,7 +248,8 @@ async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_m
     held("overwrite")
     answer = await api.post(path, json={"choice": "accept"})
     assert (answer.status_code, "overwrite it" in answer.json()["remedy"]) == (409, True)
-    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    view = {"cause": because("it is a view").to_json(), "generation": 2}
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": view}
     answer = await api.post(path, json={"choice": "overwrite"})
     assert (answer.status_code, "awaits a choice" in answer.json()["detail"]) == (409, True)
     assert (await api.post(path, json={"choice": "both"})).status_code == 422

@@ -66,6 +66,7 @@ from cutline.services.enumerator.events import (
 from cutline.services.enumerator.machine import MAX_ATTEMPTS, NEW_TABLES_SECONDS, Enumerator
 from tests.simulation.checks import freeze
 from tests.support import records
+from tests.support.causes import because
 from tests.support.records import PART, read_back
 
 SCHEMA = TableSchema(
@@ -236,7 +237,7 @@ def test_a_table_that_the_lake_has_lost_is_read_again_once_for_each_generation_t
     assert (asked(1), asked(2)) == ([2], [])
     assert bench.machine.refused == {}
     table = bench.machine.tables[table_id]
-    assert (table.phase, table.generation, table.cause) == ("waiting", 2, "the lake table lost data")
+    assert (table.phase, table.generation, str(table.cause)) == ("waiting", 2, "the lake table lost data")
 
 
 def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:
@@ -318,7 +319,7 @@ def test_the_next_generation_is_described_and_split_anew() -> None:
     bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
-    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause="DDL"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause=because("DDL")))
     assert bench.sent_of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
     bench.tell(TableDescribed(generation=1, table=found()))
     assert bench.machine.tables["d.t"].splitter is None
@@ -335,7 +336,7 @@ def test_a_table_that_is_gone_is_dropped_and_one_that_may_not_be_read_is_not_and
     bench = EnumeratorBench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1], schema=WIDER)
-    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault="SELECT is denied", **{why: True})))
+    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault=because("SELECT is denied"), **{why: True})))
     assert bench.machine.tables["d.t"].phase == phase
     bench.start(7)
     assert finish(bench, 7).tables["d.t"].phase == phase
@@ -343,8 +344,8 @@ def test_a_table_that_is_gone_is_dropped_and_one_that_may_not_be_read_is_not_and
     look = DescribeTable(table_id="d.t", generation=2)
     assert bench.note(bench.process.handle(Ticked(), 100.0)) == [look]
     assert bench.note(bench.process.handle(Ticked(), 200.0)) == []  # a source that is away answers late
-    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault="d.t has no identity")))
-    assert bench.machine.tables["d.t"].cause == "d.t has no identity"
+    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault=because("d.t has no identity"))))
+    assert bench.machine.tables["d.t"].cause == because("d.t has no identity")
     assert bench.note(bench.process.handle(Ticked(), 206.0)) == [look]
     bench.tell(TableDescribed(generation=2, table=found()))
     table = bench.machine.tables["d.t"]
@@ -364,7 +365,7 @@ def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation
     None
 ):
     bench = live(EnumeratorBench().begin())
-    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause="it was dropped"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause=because("it was dropped")))
     assert bench.sent_of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
     bench.tell(TableDescribed(generation=2, table=found(schema=None, gone=True)))
     table = bench.machine.tables["d.t"]
@@ -379,13 +380,15 @@ def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation
 def test_a_quarantined_table_that_is_gone_is_dropped_since_nothing_is_left_to_mend(noticed: str) -> None:
     bench = live(EnumeratorBench().begin())
     look = DescribeTable(table_id="d.t", generation=1)
-    assert look in bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="a statement"))
+    report = TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause=because("a statement"))
+    assert look in bench.get(report)
     bench.tell(TableDescribed(generation=1, table=found()))  # it is there, and stays quarantined for what it did
     assert bench.machine.tables["d.t"].phase == "quarantined"
     if noticed != "by the look when it stops":
         assert look in bench.tell(TablesFound(tables=(), unseen=frozenset({"d.t"})))
-        bench.tell(TableDescribed(generation=1, table=found(schema=None, fault="SELECT is denied", hidden=True)))
-        assert bench.machine.tables["d.t"].cause == "a statement"
+        denied = found(schema=None, fault=because("SELECT is denied"), hidden=True)
+        bench.tell(TableDescribed(generation=1, table=denied))
+        assert bench.machine.tables["d.t"].cause == because("a statement")
     bench.tell(TableDescribed(generation=1, table=found(schema=None, gone=True)))
     table = bench.machine.tables["d.t"]
     assert (table.phase, table.generation, table.awaited) == ("dropped", 2, True)
@@ -435,26 +438,26 @@ def test_a_failed_chunk_is_tried_again_then_its_table_is_quarantined_with_the_ca
                 table_id="d.t",
                 generation=1,
                 attempt=attempt,
-                cause="gone",
+                cause=because("gone"),
                 remedy=Remedy.RETRY,
             )
         )
     table = bench.machine.tables["d.t"]
-    assert (table.phase, table.cause) == ("quarantined", "gone")
+    assert (table.phase, table.cause) == ("quarantined", because("gone"))
     bench.get(SplitsWanted(free=1))
     assert len(bench.assigned) == MAX_ATTEMPTS
 
 
 def test_a_table_without_identity_is_quarantined_and_the_others_go_on() -> None:
-    bench = EnumeratorBench().begin(TableFound(table_id="d.k", fault="no key"), found()).split_in(None)
+    bench = EnumeratorBench().begin(TableFound(table_id="d.k", fault=because("no key")), found()).split_in(None)
     bench.get(SplitsWanted(free=1))
-    assert bench.machine.tables["d.k"].cause == "no key"
+    assert bench.machine.tables["d.k"].cause == because("no key")
     assert [s.table_id for _, s in bench.assigned] == ["d.t"]
 
 
 def test_splitting_that_fails_reads_the_table_again() -> None:
     bench = EnumeratorBench().begin()
-    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="definition changed", restart=True))
+    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause=because("definition changed"), restart=True))
     assert bench.machine.tables["d.t"].generation == 2
 
 
@@ -473,7 +476,7 @@ def test_a_stream_that_only_replays_the_snapshot_is_stopped_when_every_table_is_
     gone = TableFound(table_id="d.g", gone=True)
     bench = (
         EnumeratorBench(snapshot_only=True)
-        .begin(found(), TableFound(table_id="d.k", fault="no key"), gone)
+        .begin(found(), TableFound(table_id="d.k", fault=because("no key")), gone)
         .split_in(None)
     )
     bench.get(SplitsWanted(free=1))
@@ -488,7 +491,7 @@ def test_a_stream_that_only_replays_the_snapshot_is_stopped_also_when_the_last_t
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
-    bench.tell(SplittingFailed(table_id="d.u", generation=1, cause="There is no table d.u", restart=True))
+    bench.tell(SplittingFailed(table_id="d.u", generation=1, cause=because("There is no table d.u"), restart=True))
     assert bench.sent_of(StopStream) == []
     bench.tell(TableDescribed(generation=2, table=found("d.u", schema=None, gone=True)))
     assert len(bench.sent_of(StopStream)) == 1
@@ -554,7 +557,7 @@ def test_the_stop_is_asked_for_a_second_after_each_answer_until_the_source_has_p
 def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_at_rest() -> None:
     bench = EnumeratorBench()
     bench.tell(Began())
-    faulty, gone = TableFound(table_id="d.k", fault="no key"), TableFound(table_id="d.g", gone=True)
+    faulty, gone = TableFound(table_id="d.k", fault=because("no key")), TableFound(table_id="d.g", gone=True)
     bench.tell(TablesFound(tables=(found(), faulty, gone), stop=STOP))
     bench.tell(StopFound(place=PLACE))
     bench.split_in(None).get(SplitsWanted(free=1))
@@ -741,7 +744,7 @@ def test_changes_of_a_table_that_was_quarantined_before_the_cut_are_left_out() -
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.start(5)
-    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="no"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause=because("no")))
     changed = records.staged("d.t", schema=WIDER.hash)
     entry = finish(bench, 5, changed, stream=StreamCut(position=None, source_time=None, inside=False))
     assert entry.tables["d.t"].phase == "quarantined"
@@ -778,7 +781,7 @@ def test_the_orders_that_follow_from_a_report_in_flight_go_out_in_the_new_epoch(
 
 def test_a_table_that_waits_for_its_next_generation_is_described_again_after_a_restore() -> None:
     bench = EnumeratorBench().begin().split_in(None)
-    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="x", restart=True))
+    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause=because("x"), restart=True))
     again = EnumeratorBench(part=bench.machine.snapshot())
     assert DescribeTable(table_id="d.t", generation=2) in again.tell(Began())
 
@@ -806,7 +809,7 @@ def test_an_epoch_that_begins_anew_reads_every_table_again_and_takes_nothing_of_
 def test_an_epoch_that_begins_anew_leaves_a_table_paused_or_dropped_and_frees_one_that_was_quarantined() -> None:
     bench = live(EnumeratorBench().begin(found(), found("d.p"), found("d.gone", schema=None, gone=True)))
     commanded(bench, "pause_table", table="d.p")
-    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="x"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause=because("x")))
     bench.machine.begin_anew("asked")
     phases = {name: (table.phase, table.generation) for name, table in bench.machine.tables.items()}
     assert phases == {"d.t": ("waiting", 2), "d.p": ("paused", 2), "d.gone": ("dropped", 1)}
@@ -841,7 +844,7 @@ def test_no_generation_after_a_restore_has_a_number_that_was_left_behind() -> No
     again.tell(TablesFound(tables=(found("d.new"),)))
     assert tables["d.new"].generation == 6
     commanded(again, "read_table_again", 2)
-    again.get(TableReport(table_id="d.t", generation=6, state=TableState.RESTART, cause="DDL"))
+    again.get(TableReport(table_id="d.t", generation=6, state=TableState.RESTART, cause=because("DDL")))
     assert tables["d.t"].generation == 6
     again.get(SplitsWanted(free=9))
     assert {split.generation for _, split in again.assigned} <= {6}
@@ -1006,7 +1009,7 @@ def test_a_person_s_order_to_read_a_table_again_or_to_retry_it_starts_its_next_g
     assert commanded(bench, "read_table_again", 3) is None
     bench.tell(TableDescribed(generation=2, table=found(schema=WIDER)))  # other columns, which a person accepts so
     assert bench.machine.tables["d.t"].phase == "snapshot"
-    bench.tell(SplittingFailed(table_id="d.t", generation=2, cause="no", restart=False))
+    bench.tell(SplittingFailed(table_id="d.t", generation=2, cause=because("no"), restart=False))
     assert bench.machine.tables["d.t"].phase == "quarantined"
     assert commanded(bench, "retry_table", 4) is None
     assert bench.orders[-1] == DescribeTable(table_id="d.t", generation=3)

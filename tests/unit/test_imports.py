@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.errors", "common.schema", "common.positions", "common.table_id"}
+RECORDS = {"common.causes", "common.errors", "common.schema", "common.positions", "common.table_id"}
 MESH = {
     *RECORDS,
     "common.commands",
@@ -33,18 +33,19 @@ MESH = {
 
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
-    "common.errors": set(),
+    "common.causes": set(),
+    "common.errors": {"common.causes"},
     "common.file_metrics": {"common.schema", "common.store"},
     "common.keys": set(),
     "common.logs": {"common.errors", "common.config"},
     "common.measures": set(),
     "common.parquet": set(),
     "common.spill": {"common.errors"},
-    "common.schema": {"common.errors"},
-    "common.positions": {"common.errors"},
+    "common.schema": {"common.causes", "common.errors"},
+    "common.positions": {"common.causes", "common.errors"},
     "common.commands": set(),
     "common.table_id": {"common.errors"},
-    "common.config": {"common.errors", "common.table_id"},
+    "common.config": {"common.causes", "common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
     "common.store": RECORDS,

@@ -10,13 +10,12 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cutline.common.causes import Cause, Code
 from cutline.common.measures import OTHERS, Measures, TableRows
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
 from cutline.common.store.lives import Key
-from cutline.services.control import causes
 from cutline.services.control.metrics import METRICS, Disk, Facts, render
-from tests.unit.test_docs import texts
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 NOW = 1_000_000.0
@@ -46,7 +45,7 @@ def status(**more: Any) -> dict[str, dict[str, Any]]:
             "binlog": binlog,
             "tables": {
                 "a.b": {"phase": "snapshot", **table},
-                "a.c": {"phase": "quarantined", **table, "cause": "a.c has no identity; add a primary key"},
+                "a.c": {"phase": "quarantined", **table, "cause": Cause(Code.NO_KEY, "a.c has no identity").to_json()},
             },
         },
         "spark_writer": {
@@ -193,9 +192,7 @@ def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> No
     assert of(body, "cutline_staged_rows_total", part="writer-0", table=OTHERS, operation="insert") == 2 * 9_800
 
 
-def test_every_phrase_of_a_cause_class_is_in_a_message_of_the_code() -> None:
-    for known, words in causes.PHRASES:
-        assert any(words in text for text in texts() if text != words), words
-        assert causes.cause_class(f"a.b {words} x", in_lake=False) == known
-    assert causes.cause_class("it is a view", in_lake=True) == "lake"
-    assert causes.cause_class(None, in_lake=False) == "other"
+def test_a_quarantine_counts_under_the_code_of_its_cause_or_as_other() -> None:
+    assert Cause(Code.LAKE, "it is a view").counted == "lake"
+    assert Cause(Code.PROTOCOL, "parts disagree").counted == "other"
+    assert Cause.from_json({"code": "of_the_future"}).counted == "other"

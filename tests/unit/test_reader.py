@@ -68,6 +68,7 @@ from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SE
 from cutline.services.reader.unsaved import Unsaved
 from tests.simulation.checks import freeze
 from tests.support import records
+from tests.support.causes import because
 from tests.support.records import PART, read_back
 
 SCHEMA = TableSchema(
@@ -213,9 +214,9 @@ def test_all_rows_of_a_chunk_go_to_one_writer() -> None:
 def test_a_failed_chunk_drops_its_file_and_says_why() -> None:
     bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1),)))
-    effects = bench.tell(ChunkFailed(split_id="d.t:1:1", attempt=1, cause="gone", remedy=Remedy.RETRY))
+    effects = bench.tell(ChunkFailed(split_id="d.t:1:1", attempt=1, cause=because("gone"), remedy=Remedy.RETRY))
     assert sent(effects, ChunkDropped) == [ChunkDropped(split_id="d.t:1:1", attempt=1)]
-    assert [(m.cause, m.remedy) for m in sent(effects, SplitFailed)] == [("gone", Remedy.RETRY)]
+    assert [(m.cause, m.remedy) for m in sent(effects, SplitFailed)] == [(because("gone"), Remedy.RETRY)]
 
 
 def test_only_a_split_that_was_not_started_is_given_back() -> None:
@@ -473,7 +474,7 @@ def test_a_table_whose_high_is_of_another_server_restarts() -> None:
 def test_a_fault_takes_the_table_out_and_changes_of_it_are_not_sent() -> None:
     bench = ReaderBench()
     bench.include()
-    fault = TableFaulted(table_id="d.t", generation=1, cause="DDL", restart=True)
+    fault = TableFaulted(table_id="d.t", generation=1, cause=because("DDL"), restart=True)
     effects = bench.read(150, faults=(fault,))
     assert [m.state for m in sent(effects, TableReport)] == ["restart"]
     assert asked(effects)["main"].routes == {}
@@ -574,7 +575,7 @@ def test_at_the_place_of_the_stop_live_tables_stay_and_what_is_later_is_told() -
     effects = bench.read(500, stopped=True)
     (report,) = sent(effects, TableReport)
     assert (report.table_id, report.state) == ("d.late", "fault")
-    assert "can't be shown at the stop, b.000001:500: its snapshot ended at b.000001:900, after it" in report.cause
+    assert "can't be shown at the stop, b.000001:500: its snapshot ended at b.000001:900, after it" in str(report.cause)
     assert len(sent(effects, StreamStopped)) == 1
     assert asked(effects) == {}
     again = bench.include("d.next", at=500, until=600)
@@ -623,7 +624,7 @@ def test_at_the_stop_a_table_that_another_server_gave_is_told_and_not_read_again
     bench.read(500, stopped=True)
     other = High(server="after the fail-over", file="b.000001", offset=300)
     (report,) = sent(bench.include("d.again", at=500, high=other), TableReport)
-    assert (report.state, "can't be shown at the stop, b.000001:500: " in report.cause) == ("fault", True)
+    assert (report.state, "can't be shown at the stop, b.000001:500: " in str(report.cause)) == ("fault", True)
 
 
 def test_a_table_whose_catch_up_begins_where_main_stands_is_mains_at_once() -> None:
@@ -657,7 +658,7 @@ def test_a_stream_that_began_after_the_stop_shows_no_table() -> None:
     bench.get(EndStream(place=place(200)))
     (report,) = sent(bench.read(300, stopped=True), TableReport)
     assert report.state == "fault"
-    assert "the stream began at b.000001:300, after it" in report.cause
+    assert "the stream began at b.000001:300, after it" in str(report.cause)
 
 
 def test_without_a_table_in_the_stream_it_is_at_no_stop() -> None:
@@ -784,13 +785,13 @@ async def test_tables_that_can_t_catch_up_any_more_are_read_again_and_the_others
     order = asked(bench.read(2 * FAR))["catch-up"]
 
     async def lost(_: Any) -> Any:
-        raise PositionLost("purged")
+        raise PositionLost(because("purged"))
 
     cursors = {name: (None, SimpleNamespace(call=lost)) for name in ("main", "catch-up")}
     member: Any = SimpleNamespace(cursors=cursors, _read=print, _catch_up_lost=ReaderDriver._catch_up_lost)
     effects = bench.tell(await ReaderDriver._read_changes(member, order))
     ((report),) = sent(effects, TableReport)
-    assert (report.table_id, report.state, report.cause) == ("d.u", TableState.RESTART, "purged")
+    assert (report.table_id, report.state, report.cause) == ("d.u", TableState.RESTART, because("purged"))
     assert CloseCursor(cursor="catch-up") in effects
     assert bench.cursor_of("d.t") == "main"
     with pytest.raises(PositionLost):

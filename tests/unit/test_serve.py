@@ -22,6 +22,7 @@ from cutline.spark_writer import serve as module
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.serve import Everything, Lead, PipelineApplier, serve
 from tests.support import records
+from tests.support.causes import because
 
 DEFINITION = {"sink": {"spark": {"spark.driver.memory": "2g"}}}
 
@@ -167,7 +168,7 @@ class Played:
     def __init__(self, *_: Any, **__: Any) -> None:
         Played._fail("start")
         Played.w += 1
-        held = {"shop.stock": Quarantine(cause="it is a view", generation=1, applied=None)}
+        held = {"shop.stock": Quarantine(cause=because("it is a view"), generation=1, applied=None)}
         self.progress = Progress(w=Played.w, published=None, applied=7, work={}, quarantined=held)
         self.upkeep = SimpleNamespace(run=lambda: False, shown=lambda most: {})
 
@@ -251,7 +252,8 @@ def test_a_start_that_fails_keeps_the_last_known_status(applied: Lead) -> None:
     Played.faults["step"] = [Unavailable("another Spark writer has published")]
     until(lambda: applied.status.get("error") == "the catalogue is away")
     assert applied.status["applied"] == 7
-    assert applied.status["quarantined"] == {"shop.stock": {"cause": "it is a view", "generation": 1}}
+    held = {"cause": because("it is a view").to_json(), "generation": 1}
+    assert applied.status["quarantined"] == {"shop.stock": held}
     Played.faults["start"] = []
     until(lambda: "error" not in applied.status)
     assert applied.status["w"] == Played.w == 2

@@ -330,7 +330,7 @@ def test_each_policy_holds_for_columns_that_change_in_catch_up(
             ends[policy] = pipeline.catches_up(*shows[policy], seconds=300)
             savepoint(pipeline, "last", 300)
         definition: Any = pipelines["exact"].store.definition()
-    assert "schema_changes: halt stops it there: ALTER TABLE" in ends["halt"].tables[stopped].cause
+    assert "schema_changes: halt stops it there: ALTER TABLE" in str(ends["halt"].tables[stopped].cause)
     tables = [table for policy in ends for table in shows[policy] if ends[policy].tables[table].generation > 1]
     assert tables == []  # none was read again
     reader = session.for_pipeline(spark, definition["sink"])

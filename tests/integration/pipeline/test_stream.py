@@ -138,7 +138,7 @@ def test_a_table_whose_snapshot_ends_after_the_stop_is_told_and_the_pipeline_end
         entry = ends(pipeline)
     state = entry.tables[table]
     assert (state.phase, state.show) == ("quarantined", False)
-    assert f"{table} can't be shown at the stop" in state.cause
+    assert f"{table} can't be shown at the stop" in str(state.cause)
 
 
 @pytest.mark.full
