@@ -254,7 +254,7 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
             savepoint(pipelines[policy], "last", 300)
         newest, definition = halts.checkpoint(), pipelines["exact"].store.definition()
     assert newest is not None
-    causes = {name: newest.tables[table].cause for name, table in stopped.items()}
+    causes = {name: str(newest.tables[table].cause) for name, table in stopped.items()}
     assert "ADD n INT" in causes["t"]
     assert "MODIFY d DATETIME" in causes["again"]
     assert "while it was being read" in causes["snapshot_t"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from cutline.common.causes import Cause
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh.presence import tables as captured
@@ -130,7 +131,7 @@ def parked(bench: SparkBench) -> str:
         f"SELECT state FROM lake._cutline.publications WHERE `table` = '{BAD}' ORDER BY checkpoint DESC LIMIT 1"
     ).toArrow()
     assert rows["state"].to_pylist() == ["quarantined"]
-    return table.held.cause
+    return str(table.held.cause)
 
 
 def branches(bench: SparkBench, table: str) -> set[str]:
@@ -585,7 +586,7 @@ def test_a_lake_table_that_a_user_drops_is_read_again_when_its_retry_is_asked_fo
             return sorted((row["id"], row["v"]) for row in found)
 
         def cause() -> str:
-            return str(captured(pipeline.status())[lost]["cause"])
+            return str(Cause.from_json(captured(pipeline.status())[lost]["cause"] or {}))
 
         pipeline.until(lambda: published(kept, "live") and published(lost, "live"), "both tables in the lake", 180)
         reader.sql(f"DROP TABLE lake.{lost}")

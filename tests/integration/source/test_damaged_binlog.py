@@ -148,7 +148,7 @@ def test_what_leaves_no_table_to_blame_stops_the_stream_each_time(
         for _ in range(2):
             with pytest.raises(SourceLost) as raised:
                 read_on(it, server)
-            causes.append(raised.value.cause)
+            causes.append(str(raised.value.cause))
         assert causes[0] == causes[1]
         place = re.search(rf"{re.escape(file)}:(\d+)", causes[0])
         assert place is not None, causes[0]

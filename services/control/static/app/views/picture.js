@@ -3,7 +3,7 @@ import { getAll, get, pipelinePath } from "../api.js";
 import { ago, bytes, clock, count, label, moment, now, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
-import { Button, Card, causeOf, Notice, Phases, sentence, Stat } from "../parts/basics.js";
+import { because, Button, Card, Notice, Phases, sentence, Stat } from "../parts/basics.js";
 import { Chart } from "../parts/chart.js";
 import { Mesh } from "../parts/mesh.js";
 import { WINDOW_SECONDS } from "../samples.js";
@@ -57,7 +57,7 @@ function Attention({ pipeline, tables, ask }) {
     ${pipeline.current === false && pipeline.mode !== "stopped" && !starts(pipeline) && html`<${Notice} tone="bad" icon="warning" title="No enumerator leads this pipeline"><p>What you see is as of ${moment(pipeline.as_of)}. Start an enumerator, or look at its log under Services.</p><//>`}
     ${shown.map((table) => html`
       <${Notice} key=${table.table} tone="bad" icon="warning" title=${`${table.table} is quarantined`}>
-        <p>${sentence(causeOf(table))}${table.remedy ? ` ${sentence(table.remedy)}` : ""}</p>
+        <p>${because(table)}</p>
         <div class="actions"><${Button} size="small" icon="again" onClick=${() => ask("retry_table", { table })}>Retry<//><a class="button small plain" href=${link("pipelines", pipeline.name, "tables", table.table)}>Look at the table</a></div>
       <//>`)}
     ${broken.length > shown.length && html`<p><a href=${`${link("pipelines", pipeline.name, "tables")}?phase=quarantined`}>and ${count(broken.length - shown.length)} more quarantined tables</a></p>`}`;
