@@ -130,7 +130,7 @@ MEANINGS: Mapping[Code, Meaning] = {
             "Repair it and retry the table, or drop it, and it is read again.",
         ),
         (Code.ASKED, "A person asked for it.", "Nothing."),
-        (Code.STARTED, "The pipeline's first start, or a new leader.", "Nothing."),
+        (Code.STARTED, "The pipeline's first start, or another leader.", "Nothing."),
         (
             Code.MEMBERS,
             "A service joined or left, so the work is divided again.",
@@ -227,6 +227,10 @@ class Cause:
     def to_json(self) -> dict[str, str]:
         """A plain dict."""
         return {"code": self.code, "sentence": self.sentence, "remedy": self.remedy}
+
+    def advised(self, remedy: str) -> Cause:
+        """The cause with one more remedy."""
+        return replace(self, remedy="; ".join(filter(None, (self.remedy, remedy))))
 
     @property
     def counted(self) -> Code:

@@ -77,7 +77,7 @@ def _cause(error: Exception) -> Cause:
         cause = Cause(Code.LAKE, str(error).splitlines()[0])
     else:
         cause = Cause(Code.LAKE, f"{type(error).__name__}: {first_line(error)}")
-    return replace(cause, remedy="; ".join(filter(None, (cause.remedy, _REPAIR))))
+    return cause.advised(_REPAIR)
 
 
 def read_again(progress: Progress, lake: Lake, table_id: str) -> None:

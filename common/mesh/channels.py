@@ -64,11 +64,9 @@ Body = bytes | memoryview
 class ChannelLost(Unavailable):
     """Redis lost a message, or the whole stream, of `channel`; only a restore goes on from here."""
 
-    def __init__(self, channel: str, cause: str) -> None:
+    def __init__(self, channel: str, evidence: str) -> None:
         """Take the stream's name and the evidence, one sentence."""
-        super().__init__(f"channel {channel} is lost: {cause}")
-        self.channel = channel
-        self.cause = cause
+        super().__init__(f"channel {channel} is lost: {evidence}")
 
 
 def stream_name(pipeline: Key, epoch: int, sender: str, receiver: str) -> str:
@@ -224,8 +222,8 @@ def _interpret(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, 
     for entry, answer in zip(entries, answers, strict=False):
         if not isinstance(answer, ResponseError):
             if answer is None:
-                cause = f"the stream is gone at message {entry.number} (Redis was emptied, or the epoch is over)"
-                raise ChannelLost(name, cause)
+                evidence = f"the stream is gone at message {entry.number} (Redis was emptied, or the epoch is over)"
+                raise ChannelLost(name, evidence)
             if refused is not None:
                 raise ChannelLost(name, f"Redis refused message {refused[0]} ({refused[1]}) and took {entry.number}")
         elif "equal or smaller" in str(answer):

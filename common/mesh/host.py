@@ -34,6 +34,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from cutline.common import logs, threads
+from cutline.common.causes import Cause, Code
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable, lost
 from cutline.common.mesh.log_lines import kept_here
@@ -183,10 +184,10 @@ def gave_up(epoch: int, error: Exception) -> GaveUp:
     """The report of an epoch that this error ended."""
     if isinstance(error, CutlineError):
         halts = isinstance(error, (ProtocolError, SourceLost))
-        return GaveUp(epoch=epoch, cause=str(error) or type(error).__name__, halts=halts, lost=lost(error))
+        return GaveUp(epoch=epoch, cause=error.cause, halts=halts, lost=lost(error))
     notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
-    cause = f"Unexpected {type(error).__name__} ({error}){notes}: a bug of Cutline; report it with the service's log"
-    return GaveUp(epoch=epoch, cause=cause, halts=True)
+    sentence = f"Unexpected {type(error).__name__} ({error}){notes}: a bug of Cutline"
+    return GaveUp(epoch=epoch, cause=Cause(Code.UNEXPECTED, sentence, "report it with the service's log"), halts=True)
 
 
 async def finished(work: Coroutine[Any, Any, None]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ConfigError, Loss, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
@@ -56,23 +57,21 @@ class GaveUp:
     something that every new generation of the tables does without."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool
     lost: Loss = Loss.NOTHING
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict; `lost` only where it says something, since earlier versions refuse it."""
-        body = asdict(self)
-        if not self.lost:
-            del body["lost"]
-        return body
+        body = {"epoch": self.epoch, "cause": self.cause.to_json(), "halts": self.halts}
+        return body | {"lost": self.lost} if self.lost else body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GaveUp:
         """Read what `to_json` gave; what only a newer version knows is left out."""
         lost = body.get("lost", "")
         known = lost if lost in tuple(Loss) else Loss.NOTHING
-        return cls(epoch=body["epoch"], cause=body["cause"], halts=body["halts"], lost=Loss(known))
+        return cls(epoch=body["epoch"], cause=Cause.from_json(body["cause"]), halts=body["halts"], lost=Loss(known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

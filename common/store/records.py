@@ -185,7 +185,7 @@ class EpochEntry:
     leader: str
     base: int | None
     members: Members
-    cause: str
+    cause: Cause
     written_at: float
     definition: int = 1
     anew: Anew | None = None
@@ -210,7 +210,7 @@ class EpochEntry:
                 "readers": list(self.members.readers),
                 "writers": list(self.members.writers),
             },
-            "cause": self.cause,
+            "cause": self.cause.to_json(),
             "written_at": self.written_at,
         }
         if self.definition != 1:
@@ -233,7 +233,7 @@ class EpochEntry:
             members=Members(
                 enumerator=members["enumerator"], readers=tuple(members["readers"]), writers=tuple(members["writers"])
             ),
-            cause=body["cause"],
+            cause=Cause.from_json(body["cause"]),
             written_at=body["written_at"],
             definition=body.get("definition", 1),
             anew=body.get("anew"),

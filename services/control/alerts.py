@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.services.control.conditions import Condition, Labels
 
 PAUSE_SECONDS = (1.0, 300.0)
@@ -223,7 +224,7 @@ def cause_of(name: str, parts: Mapping[str, Any], tables: Iterable[tuple[str, st
     waits = [str(part["waiting_for"]) for part in parts.values() if part.get("waiting_for")]
     match name:
         case "CutlineHalted":
-            return str(leader.get("halted") or "")
+            return str(Cause.from_json(leader["halted"])) if leader.get("halted") else ""
         case "CutlineSparkWriterFailing" | "CutlinePublicationOverdue":
             return str(spark.get("error") or "")
         case "CutlineTableQuarantined":

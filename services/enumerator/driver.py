@@ -16,6 +16,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from cutline.common import logs
+from cutline.common.causes import Cause
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
@@ -338,7 +339,7 @@ class EnumeratorDriver:
                 "apart": sorted(leader.agenda.apart),
                 "waiting": leader.agenda.waiting(),
             },
-            "halted": self._halted() if leader.state == HALTED else None,
+            "halted": self._halted().to_json() if leader.state == HALTED else None,
             "ended": leader.ended,
             "checkpoint": {
                 "number": leader.base,
@@ -367,16 +368,17 @@ class EnumeratorDriver:
         failed = f"; the last try failed: {self._not_deleted}" if self._not_deleted else ""
         return f"the removal of what the store and Redis have of it{failed}"
 
-    def _halted(self) -> str:
+    def _halted(self) -> Cause:
         """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
         if not self.leader.lost:
             return self.leader.cause
         # a run ends when its pipeline halts, and its control service with it
         way = f"pipeline read-again {self.name}" if self._environment.run is None else "run FILE --read-again"
-        return (
-            f"{self.leader.cause}. What helps: `cutline {way}` reads every table again, from the source's present"
-            " position; the lake shows the last content until then"
+        again = (
+            f"`cutline {way}` reads every table again, from the source's present position, and the lake shows the last"
+            " content until then"
         )
+        return self.leader.cause.advised(again)
 
     def _tables(self) -> str | None:
         """The tables for the status, in JSON; None if the status is up to date. Only changed tables are formatted anew.
@@ -458,7 +460,7 @@ class EnumeratorDriver:
                 await self._close()
                 self.epoch, self.marks = effect.epoch, Marks()
                 logs.note(epoch=effect.epoch)
-                about = {"cause": self.leader.cause}
+                about = {"cause": str(self.leader.cause)}
                 log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
                 self._measures.count("epochs")
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)

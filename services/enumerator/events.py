@@ -72,7 +72,7 @@ class MemberSeen:
     role: str
     leaving: bool = False
     failed_epoch: int = 0
-    failed: str | None = None
+    failed: Cause | None = None
     halts: bool = False
     lost: Loss = Loss.NOTHING
 
@@ -135,7 +135,7 @@ class EpochFailed(Event):
     """The epoch lost a channel, a part or an answer. `halts`: no retry can mend that; `lost`: what the source lost."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool = False
     lost: Loss = Loss.NOTHING
 

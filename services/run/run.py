@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common import programs
+from cutline.common.causes import Cause
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
@@ -315,7 +316,8 @@ class Run:
             notes.append(f"{error}; trying again")
         for part, status in sorted(self._status.items()):
             if status.get("halted"):
-                raise CutlineError(f"the pipeline halted: {status['halted']}; see {self._workdir / 'logs'}")
+                halted = Cause.from_json(status["halted"])
+                raise CutlineError(halted.before("the pipeline halted: ").advised(f"see {self._workdir / 'logs'}"))
             if part != "enumerator" and (reason := status.get("waiting_for") or status.get("error")):
                 again = f"; starting again in {status['again_seconds']:g} s" if "again_seconds" in status else ""
                 notes.append(f"{part} waits for {reason}" if status.get("waiting_for") else f"{part}: {reason}{again}")

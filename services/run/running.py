@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.messages import Limits
@@ -42,7 +43,7 @@ def ask(
         raise ConfigError(f"the store has no pipeline {store.name}; define it by `cutline run` or `cutline define`")
     mode = store.commands.orders().mode
     if (refusal := rules.refusal(kind, rules.state(mode, halted=False, ended=False), arguments)) is not None:
-        raise ConfigError(f"{refusal.cause}; {refusal.remedy}")
+        raise ConfigError(Cause(Code.CONFIGURATION, refusal.cause, refusal.remedy))
     return store.commands.add(kind, arguments, by=by, now=time.time(), key=key)
 
 

@@ -701,7 +701,7 @@ class World:
         )  # fmt: skip
         if silence.read(self.now, heard=heard):
             self.count["member left a leader that is gone"] += 1
-            self.fail(service, "its leader is silent")
+            self.fail(service, because("its leader is silent"))
 
     def observe(self, service: SimulatedService) -> None:
         """Observe lease and presence, and announce the epoch, as the driver does."""
@@ -817,7 +817,7 @@ class World:
         return load_part(service.store, entry.parts[member])
 
     def fail(
-        self, service: SimulatedService, cause: str, halts: bool = False, loss: Loss = Loss.NOTHING
+        self, service: SimulatedService, cause: Cause, halts: bool = False, loss: Loss = Loss.NOTHING
     ) -> None:
         """The member gives up its epoch; its presence has the cause."""
         if service.leader is not None:
@@ -1074,7 +1074,7 @@ class World:
         if channel is None or channel.gone:
             self.count["send to a stream that is gone"] += 1
             service.effects.clear()
-            self.fail(service, f"the channel to {receiver} is gone")
+            self.fail(service, because(f"the channel to {receiver} is gone"))
             return True
         rows = message.rows if isinstance(message, Records) else 0
         if channel.credit and (channel.credit + rows > CREDIT_ROWS) and channel.credit > CREDIT_ROWS - 1:
@@ -1128,7 +1128,7 @@ class World:
         number, message = channel.queue.popleft()
         if number != channel.expected:
             self.count["gap seen in a channel"] += 1
-            self.fail(service, f"the channel from {channel.name[1]} lost message {channel.expected}")
+            self.fail(service, because(f"the channel from {channel.name[1]} lost message {channel.expected}"))
             return
         channel.expected += 1
         if message is not None:
@@ -1602,7 +1602,7 @@ class World:
         if self.now >= self.full_until:
             return False
         self.count["store full: a service gives up"] += 1
-        self.fail(service, "the store is full")
+        self.fail(service, because("the store is full"))
         return True
 
     def refuse_reads(self) -> None:
@@ -1613,7 +1613,7 @@ class World:
 
     def refused(self, service: SimulatedService, token: Any) -> None:
         if service.alive and service.token == token:
-            self.fail(service, "the source refuses us")
+            self.fail(service, because("the source refuses us"))
 
     def fault_crash_reader(self) -> None:
         if found := self.alive("reader"):
@@ -1677,7 +1677,7 @@ class World:
             and service.token == token
             and any(c.gone for c in self.channels.values() if c.name[0] == service.epoch)
         ):
-            self.fail(service, "its streams are gone")
+            self.fail(service, because("its streams are gone"))
 
     def fault_lost_tail(self) -> None:
         full = [c for c in self.channels.values() if c.queue and not c.gone]

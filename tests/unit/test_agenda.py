@@ -36,6 +36,7 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.leader import MAX_HALTS, SILENT_SECONDS, SOON_SECONDS, EpochOpened
+from tests.support.causes import because
 from tests.unit.test_leader import READER, WRITER, LeaderBench
 
 PAUSED = Orders(mode="paused")
@@ -105,7 +106,7 @@ def test_a_pause_takes_a_last_checkpoint_then_ends_the_epoch_and_begins_none() -
 def test_a_pause_needs_no_checkpoint_where_no_epoch_is_open() -> None:
     bench = leading()
     for tail in range(MAX_HALTS):
-        bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
         if tail + 1 < MAX_HALTS:
             bench.lead(tail=tail + 1)
     assert bench.leader.state == "halted"
@@ -389,7 +390,7 @@ def test_limits_are_standing_orders_that_hold_at_once_and_in_every_later_epoch()
     wanted = limited(bench, 7.0)
     assert bench.effects[-1] == Send(receiver="reader-0", message=Throttle(limits=Limits(**wanted)))
     assert bench.leader.enumerator.limits == Limits(**wanted)
-    bench.tell(EpochFailed(epoch=1, cause="a writer died"))
+    bench.tell(EpochFailed(epoch=1, cause=because("a writer died")))
     opening = bench.next_epoch(1, None, finished=1, orders=Orders(limits=wanted))
     assert opening.plan.limits == bench.leader.limits == Limits(**wanted)
 
@@ -423,7 +424,7 @@ def halted(bench: Operated, lost: Loss) -> None:
     """The source has lost what follows the position of checkpoint 1, again and again."""
     for tail in range(1, MAX_HALTS + 1):
         bench.lead(tail=tail, base=1)
-        bench.tell(EpochFailed(epoch=tail + 1, cause="purged", halts=True, lost=lost))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("purged"), halts=True, lost=lost))
 
 
 def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted() -> None:
@@ -438,7 +439,7 @@ def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted()
     opening = bench.next_epoch(3, 1, commands=(asked,))
     assert (opening.base, bench.last(WriteEntry).entry.anew, bench.finish().state) == (1, "asked", "done")
     assert bench.leader.state == "leading"
-    bench.tell(EpochFailed(epoch=4, cause="lost", halts=False))
+    bench.tell(EpochFailed(epoch=4, cause=because("lost"), halts=False))
     bench.now += 100
     bench.see()
     other = Operated()
@@ -452,7 +453,7 @@ def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted()
     bench.wait(10.1)
     bench.complete()
     bench.written()
-    bench.tell(EpochFailed(epoch=5, cause="lost", halts=False))
+    bench.tell(EpochFailed(epoch=5, cause=because("lost"), halts=False))
     bench.now += 100
     bench.see()
     bench.tell(JournalRead(tail=6, base=6, finished=1))
@@ -463,11 +464,11 @@ def test_a_command_about_tables_that_an_epoch_leaves_behind_holds_none_up_where_
     """It awaited a checkpoint of the epoch, of which none comes: it is refused, and the command behind it is taken."""
     bench = Operated()
     bench.lead(tail=1, base=1)
-    bench.tell(EpochFailed(epoch=2, cause="purged", halts=True))
+    bench.tell(EpochFailed(epoch=2, cause=because("purged"), halts=True))
     bench.lead(tail=2, base=1)
     bench.command("pause_table", table="d.t")
     bench.command("read_again")
-    bench.tell(EpochFailed(epoch=3, cause="purged", halts=True))
+    bench.tell(EpochFailed(epoch=3, cause=because("purged"), halts=True))
     assert bench.finish().state == "refused"
     assert bench.leader.state == "reading"
 
@@ -512,7 +513,7 @@ def test_a_lost_position_needs_no_person_where_the_definition_says_so_but_anothe
     bench.written()
     for tail in (4, 5):
         bench.tell(EpochOpened(epoch=tail, enumerator=None))
-        bench.tell(EpochFailed(epoch=tail, cause="purged", halts=True, lost=lost))
+        bench.tell(EpochFailed(epoch=tail, cause=because("purged"), halts=True, lost=lost))
         bench.now += 100
         bench.see()
         if tail == 4:
@@ -672,14 +673,14 @@ def test_what_a_checkpoint_may_have_is_not_cancelled_before_the_journal_tells() 
     """1. The entry of a checkpoint with a savepoint and a table's pause is ordered, and its answer is lost with the
     epoch, twice in a row, so the leader rests. 2. Both are cancelled. 3. The journal has the entry."""
     bench = leading()
-    bench.tell(EpochFailed(epoch=1, cause="lost"))
+    bench.tell(EpochFailed(epoch=1, cause=because("lost")))
     bench.lead(tail=1)
     commands = (_command(1, "pause_table", table="d.t"), _command(2, "savepoint", name="s"))
     bench.command("pause_table", table="d.t")
     bench.command("savepoint", name="s")
     bench.wait(0.2)
     bench.complete()
-    bench.tell(EpochFailed(epoch=2, cause="lost"))
+    bench.tell(EpochFailed(epoch=2, cause=because("lost")))
     assert bench.leader.state == "resting"
     cancels = (_command(3, "cancel_command", command=1), _command(4, "cancel_command", command=2))
     bench.command("cancel_command", command=1)
@@ -707,7 +708,7 @@ def test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_st
     bench.command("savepoint", name="s")
     bench.wait(0.2)
     bench.complete()
-    bench.tell(EpochFailed(epoch=1, cause="lost"))
+    bench.tell(EpochFailed(epoch=1, cause=because("lost")))
     bench.command("cancel_command", command=1)
     bench.tell(JournalRead(tail=tail, base=None, commands=commands))
     assert bench.outcomes() == []

@@ -8,6 +8,7 @@ import pytest
 
 from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.conditions import CONDITIONS, Condition, Labels
+from tests.support.causes import because
 
 BY_NAME = {condition.name: condition for condition in CONDITIONS}
 DISCONNECTED, HALTED = BY_NAME["CutlineSourceDisconnected"], BY_NAME["CutlineHalted"]
@@ -143,7 +144,7 @@ def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
 
 def test_an_alert_has_the_cause_that_the_status_names() -> None:
     parts: dict[str, Any] = {
-        "enumerator": {"halted": "purged", "waiting_for": "a new epoch"},
+        "enumerator": {"halted": because("purged").to_json(), "waiting_for": "a new epoch"},
         "reader-0": {"waiting_for": "the source: refused"},
         "spark_writer": {"error": "disk full"},
     }

@@ -259,7 +259,7 @@ async def test_a_command_that_has_no_outcome_can_be_cancelled_and_says_what_it_w
 async def test_a_pipeline_that_halted_can_be_started_or_read_again(
     api: httpx.AsyncClient, registry: FakeRegistry, call: str
 ) -> None:
-    registry.parts["enumerator"]["halted"] = "the binlog was purged"
+    registry.parts["enumerator"]["halted"] = because("the binlog was purged").to_json()
     assert (await api.post(f"{SHOP}/{call}")).status_code == 202
 
 

@@ -1079,9 +1079,9 @@ def test_a_mistake_of_ours_is_no_damage_of_the_source(
     assert dump.cursor._stream is None
     report = gave_up(7, raised.value)
     assert (report.epoch, report.halts) == (7, True)
-    assert "a bug of Cutline" in report.cause
-    assert error.__name__ in report.cause
-    assert "binlog.000001:" in report.cause
+    assert "a bug of Cutline" in str(report.cause)
+    assert error.__name__ in str(report.cause)
+    assert "binlog.000001:" in str(report.cause)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, IndexError])

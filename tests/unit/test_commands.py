@@ -22,6 +22,7 @@ from cutline.services.enumerator import commanding
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import AskSparkWriter, BaseFound, CommandAnswered, FindBase, FindOutcome
 from tests.support import records
+from tests.support.causes import because
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -292,8 +293,12 @@ PLACE = Position(server="s", file="b.000001", offset=4)
     ("answer", "state", "words"),
     [
         (None, "found", ""),
-        (PositionLost("The binlog file b.000001 is purged"), "refused", "at b.000001:4, where it stands. The binlog"),
-        (SourceLost("The source is another server"), "refused", "The source is another server"),
+        (
+            PositionLost(because("The binlog file b.000001 is purged")),
+            "refused",
+            "at b.000001:4, where it stands. The binlog",
+        ),
+        (SourceLost(because("The source is another server")), "refused", "The source is another server"),
         (Unavailable("db:3306 does not answer"), "found", "still has the binlog after b.000001:4: db:3306 does not"),
         (SourceRefused("the password is wrong"), "found", "the password is wrong; if it has not, the pipeline halts"),
         (TimeoutError(), "found", "it has not answered for 20 s"),
@@ -407,7 +412,8 @@ def test_a_choice_about_commits_of_others_is_refused_once_others_committed_again
     command = Command(n=1, kind="lake", arguments={"table": "a.b", "choice": "accept", "seen": "7/1"}, by="ann", at=1.0)
 
     def request(seen: str) -> dict[str, Any]:
-        held = {"a.b": {"cause": "c", "generation": 1, "seen": seen, "choices": ["accept"], "chosen": None}}
+        about = {"generation": 1, "seen": seen, "choices": ["accept"], "chosen": None}
+        held = {"a.b": {"cause": because("c").to_json(), **about}}
         return Commanding._request(command, {"spark_writer": {"quarantined": held}})
 
     assert request("7/1") == {"kind": "lake", "table": "a.b", "choice": "accept", "seen": "7/1"}

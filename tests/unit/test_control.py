@@ -115,7 +115,7 @@ def store(tmp_path: Path) -> Store:
     shop = store.pipeline("shop")
     shop.define(DEFINITION)
     members = Members(enumerator="e1", readers=("r0",), writers=("w0", "w1"))
-    shop.put_entry(records.epoch(1, members=members, cause="start", written_at=1.0))
+    shop.put_entry(records.epoch(1, members=members, cause=because("start"), written_at=1.0))
     for slot, phase, kept in ((2, "snapshot", False), (3, "live", True)):
         staged = (records.staged("a.b", rows=7, size=100), records.staged("a.b", rows=1, size=5))
         tables = {"a.b": records.table(generation=2, phase=phase)}
@@ -140,12 +140,14 @@ async def api(registry: FakeRegistry, store: Store) -> AsyncIterator[httpx.Async
 async def test_services_are_listed_with_their_pids_and_what_they_gave_up(
     api: httpx.AsyncClient, registry: FakeRegistry, store: Store
 ) -> None:
-    failure = GaveUp(epoch=3, cause="x", halts=False)
+    failure = GaveUp(epoch=3, cause=because("x"), halts=False)
     gave_up = {store.pipeline("shop").key: failure, Key("shop.000000000000"): failure}  # the latter was deleted
     registry.present[1] = replace(registry.present[1], failed=gave_up)
     services = (await api.get("/v1/services")).json()
     assert [(service["role"], service["pid"]) for service in services] == [("reader", 10), ("reader", 11)]
-    assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False, "lost": ""}}
+    assert services[1]["failed"] == {
+        "shop": {"epoch": 3, "cause": because("x").to_json(), "halts": False, "lost": ""}
+    }
 
 
 async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
@@ -336,7 +338,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     shop.end()
     store.pipeline("shop").define(DEFINITION)
     again = store.pipeline("shop")
-    again.put_entry(records.epoch(1, cause="anew", written_at=20.0))
+    again.put_entry(records.epoch(1, cause=because("anew"), written_at=20.0))
     watch.window._listed_at = float("-inf")
     await asyncio.sleep(STORE_SECONDS)
     assert (await watch.feed()).all() == []

@@ -58,6 +58,7 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator
 from tests.simulation.checks import freeze
+from tests.support.causes import because
 from tests.support.records import PART
 
 PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False)
@@ -167,7 +168,7 @@ def test_the_cause_of_a_leader_s_first_epoch_is_the_first_start_only_of_an_empty
     bench = LeaderBench()
     bench.see()
     bench.tell(JournalRead(tail=tail, base=None))
-    assert bench.last(WriteEntry).entry.cause == cause
+    assert bench.last(WriteEntry).entry.cause.sentence == cause
 
 
 def test_it_waits_a_while_for_the_members_that_are_wanted() -> None:
@@ -222,7 +223,8 @@ def test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_t
         assert bench.see() == [ReadJournal()]
     assert pauses == sorted(pauses)
     assert 0.8 <= pauses[0] <= 1.0
-    assert bench.leader.cause == "slot 13 of the journal was refused: the entry before it is gone from the store"
+    refused = "slot 13 of the journal was refused: the entry before it is gone from the store"
+    assert bench.leader.cause.sentence == refused
 
 
 def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
@@ -240,7 +242,7 @@ def test_a_slow_write_of_a_checkpoint_is_not_taken_for_the_epoch_proposed_after_
     bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
     slow = bench.complete().nonce
-    bench.tell(EpochFailed(epoch=1, cause="a channel was lost"))
+    bench.tell(EpochFailed(epoch=1, cause=because("a channel was lost")))
     bench.tell(JournalRead(tail=1, base=None))
     assert isinstance(bench.last(WriteEntry).entry, EpochEntry)
     assert bench.tell(EntryWritten(slot=2, nonce=slow)) == []
@@ -285,10 +287,10 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     assert bench.written()[-1] == ReadJournal()
     (order,) = bench.tell(JournalRead(tail=2, base=2))
     assert (order.entry.members.readers, order.entry.base) == (("r1",), 2)
-    assert order.entry.cause == "services of this epoch are leaving"
+    assert order.entry.cause.sentence == "services of this epoch are leaving"
     bench.members = (READER, WRITER)
     bench.lead(tail=2, base=None)
-    bench.tell(EpochFailed(epoch=3, cause="a channel was lost"))
+    bench.tell(EpochFailed(epoch=3, cause=because("a channel was lost")))
     (order,) = bench.tell(JournalRead(tail=3, base=None))
     bench.written()
     bench.tell(EpochOpened(epoch=4, enumerator=None))
@@ -296,7 +298,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     bench.see()
     bench.members = (READER, WRITER)
     bench.see()
-    bench.tell(EpochFailed(epoch=4, cause="a channel was lost"))
+    bench.tell(EpochFailed(epoch=4, cause=because("a channel was lost")))
     assert bench.tell(JournalRead(tail=4, base=None)) == []
 
 
@@ -316,7 +318,7 @@ def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() ->
     [
         (READER,),
         (MemberSeen(incarnation="r2", role="reader"), WRITER),
-        (READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=1, failed="no room")),
+        (READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=1, failed=because("no room"))),
     ],
 )
 def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[MemberSeen, ...]) -> None:
@@ -327,14 +329,14 @@ def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[MemberSe
 
 def test_what_a_member_said_of_an_older_epoch_is_not_held_against_it() -> None:
     bench = LeaderBench().lead(tail=4, base=4)
-    assert bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=3, failed="lost")) == []
+    assert bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=3, failed=because("lost"))) == []
 
 
 def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() -> None:
     bench = LeaderBench()
     for n in range(MAX_HALTS):
         bench.lead(tail=n)
-        bench.tell(EpochFailed(epoch=n + 1, cause="corrupt", halts=True))
+        bench.tell(EpochFailed(epoch=n + 1, cause=because("corrupt"), halts=True))
     assert bench.leader.state == "halted"
     assert bench.see() == []
 
@@ -344,7 +346,7 @@ def fail(bench: LeaderBench, *, lives: float = 1.0, by_member: bool = False) -> 
     tail = bench.leader.tail
     bench.lead(tail=tail, base=None)
     bench.now += lives
-    cause = "cdc@h:3306 refuses us"
+    cause = because("cdc@h:3306 refuses us")
     if by_member:
         return bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=tail + 1, failed=cause))
     return bench.tell(EpochFailed(epoch=tail + 1, cause=cause))
@@ -367,7 +369,7 @@ def test_an_hour_of_a_source_that_refuses_us_makes_some_dozens_of_epochs_and_not
     waits = []
     while bench.now < 3600:
         fail(bench, by_member=by_member)
-        assert bench.leader.cause.endswith("cdc@h:3306 refuses us")
+        assert bench.leader.cause.sentence.endswith("cdc@h:3306 refuses us")
         waits.append(tried_again(bench))
     assert bench.leader.tail == len(waits) <= 90
     assert waits[0] == 0.0
@@ -385,7 +387,7 @@ def test_a_checkpoint_that_completes_while_the_source_fails_does_not_end_the_bac
         bench.wait(1.0)
         bench.complete()
         bench.written()
-        bench.tell(EpochFailed(epoch=tail + 1, cause="refused"))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("refused")))
         wait = tried_again(bench)
     assert wait > 5
 
@@ -459,7 +461,7 @@ def test_a_checkpoint_while_the_stream_stands_in_doubt_does_not_forgive_what_end
         bench.complete()
         bench.written()
         tail += 2
-        bench.tell(EpochFailed(epoch=tail - 1, cause="the server lacks transactions", halts=True))
+        bench.tell(EpochFailed(epoch=tail - 1, cause=because("the server lacks transactions"), halts=True))
     assert bench.leader.state == state
 
 
@@ -512,7 +514,7 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
     assert bench.leader.requests == []
 
 
-@pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause="x"), Observed(held=False, members=())])
+@pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause=because("x")), Observed(held=False, members=())])
 def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     bench = LeaderBench().lead()
     bench.leader.request("please")
@@ -538,15 +540,15 @@ def test_limits_of_the_standing_orders_hold_in_each_epoch_whatever_its_base_has(
         bench.tell(EpochOpened(epoch=tail + 1, enumerator=old))
         assert order in bench.effects
         assert bench.leader.limits == limits
-        bench.tell(EpochFailed(epoch=tail + 1, cause="x"))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("x")))
 
 
 def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
     bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
-    bench.tell(EpochFailed(epoch=1, cause="x"))
+    bench.tell(EpochFailed(epoch=1, cause=because("x")))
     late: tuple[Event, ...] = (
-        EpochFailed(epoch=1, cause="again"),
+        EpochFailed(epoch=1, cause=because("again")),
         EpochOpened(epoch=1, enumerator=None),
         PartStored(checkpoint=2, ref=PART),
         MessageReceived(channel="reader-0", message=Marker(checkpoint=2)),
@@ -607,7 +609,7 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     entry = bench.complete()
     assert (entry.kept, entry.request) == (True, THE_STOP)
     assert bench.leader.ended is None
-    bench.tell(EpochFailed(epoch=1, cause="a channel is gone"))
+    bench.tell(EpochFailed(epoch=1, cause=because("a channel is gone")))
     bench.lead(tail=1)
     assert bench.leader.requests == []
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
@@ -628,7 +630,7 @@ def test_an_epoch_after_the_stop_takes_no_further_checkpoint_unless_something_wa
     bench.complete()
     bench.written()
     for entered, ended in ((None, 2), (7, None)):
-        bench.tell(EpochFailed(epoch=bench.leader.epoch, cause="a channel is gone"))
+        bench.tell(EpochFailed(epoch=bench.leader.epoch, cause=because("a channel is gone")))
         bench.now += 100.0
         bench.see()
         tail = bench.leader.tail
@@ -670,7 +672,7 @@ def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_
     assert bench.see() == []
     assert bench.tell(JournalRead(tail=1, base=None)) == []
     assert bench.tell(JournalRead(tail=2, base=None)) == [CloseEpoch(epoch=1), ReadJournal()]
-    assert bench.leader.cause == "slot 2 of the journal holds another leader's entry"
+    assert bench.leader.cause.sentence == "slot 2 of the journal holds another leader's entry"
 
 
 def in_state(state: LeaderState) -> LeaderBench:
@@ -694,11 +696,11 @@ def in_state(state: LeaderState) -> LeaderBench:
         case LeaderState.RESTING:
             for tail in range(2):
                 bench.lead(tail=tail)
-                bench.tell(EpochFailed(epoch=tail + 1, cause="lost"))
+                bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost")))
         case LeaderState.HALTED:
             for tail in range(MAX_HALTS):
                 bench.lead(tail=tail)
-                bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+                bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
         case LeaderState.STOPPED:
             bench.see()
             bench.tell(JournalRead(tail=0, base=None, orders=StandingOrders(mode="paused")))

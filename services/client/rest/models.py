@@ -16,11 +16,22 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
+class Cause(Answer):
+    """What happened, and what to do; `code` is its kind: docs/causes.md lists them."""
+
+    code: str
+    sentence: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence}; {self.remedy}" if self.remedy else self.sentence
+
+
 class GaveUp(Answer):
     """An epoch that a service gave up, and why; `halts` if another try can't succeed."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool
 
 
@@ -81,7 +92,7 @@ class Pipeline(Answer):
     mode: str = "running"
     commands_waiting: int = 0
     tags: dict[str, str] = {}
-    halted: str | None = None
+    halted: Cause | None = None
     current: bool = False
     as_of: float | None = None
 

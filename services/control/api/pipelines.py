@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Request, Response
 
+from cutline.common.causes import Cause
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.mesh.presence import tables as captured
@@ -139,7 +140,7 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
         published_at=spark.get("published_at"),
         source_time=spark.get("source_time"),
         waiting_for=_obstacle(leader, [part for part in status.values() if part is not leader]),
-        halted=leader.get("halted"),
+        halted=Cause.from_json(leader["halted"]) if leader.get("halted") else None,
         spark_writer_error=spark.get("error"),
         binlog_left_seconds=_left(leader.get("binlog") or {}),
         failures=leader.get("failures") or 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cutline.common.causes import Cause, Code
@@ -306,8 +306,7 @@ def _described(
     if unidentified is not None and (asked.identity or not keyless):
         faults.append(unidentified)
     elif unidentified is not None and server.mysql and not server.gtid:
-        remedy = f"{unidentified.remedy}; or set gtid_mode=ON, which keyless: append needs on MySQL"
-        faults.append(replace(unidentified, remedy=remedy))
+        faults.append(unidentified.advised("or set gtid_mode=ON, which keyless: append needs on MySQL"))
     first, fault = _option_columns(table_id, schema.columns, "chunk_by", asked.chunk_by if schema.key else ())
     indexed = first or (schema.key if asked.identity else ())
     if fault is None and indexed and index_of(conn, table_id, indexed, least=len(indexed)) is None:

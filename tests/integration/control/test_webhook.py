@@ -71,7 +71,7 @@ class Controls:
                 await asyncio.sleep(0.02)
 
     async def halted(self, cause: str | None) -> None:
-        status = {"at": time.time(), "halted": cause, "epoch": 3}
+        status = {"at": time.time(), "halted": cause and {"sentence": cause}, "epoch": 3}
         await self.registry.put_status(self.store.pipeline("shop").key, "enumerator", status)
 
 

@@ -362,7 +362,8 @@ def test_until_ends_with_1_and_names_the_table_that_the_spark_writer_has_quarant
 
 
 def test_a_pipeline_that_halts_ends_the_run_with_1_and_its_cause(start: Callable[..., Running]) -> None:
-    code, last = start({"tables": {}, "halted": "channel reader-0>writer-1 holds a foreign message"}).ends()
+    halted = {"sentence": "channel reader-0>writer-1 holds a foreign message"}
+    code, last = start({"tables": {}, "halted": halted}).ends()
     assert code == 1
     assert "halted: channel reader-0>writer-1 holds a foreign message" in last
 

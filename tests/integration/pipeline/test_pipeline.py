@@ -88,7 +88,7 @@ def test_services_that_are_asked_to_end_are_done_without_at_once_and_nothing_is_
             assert mesh.leave(gone) == 0
             assert gone.popen.pid not in mesh.present()
             epoch = pipeline.epochs()[epochs]
-            assert epoch.cause == "services of this epoch are leaving", pipeline.progress()
+            assert epoch.cause.sentence == "services of this epoch are leaving", pipeline.progress()
             assert epoch.base == epoch.slot - 1
             assert len(getattr(epoch.members, f"{role}s")) == 1
             pipeline.next_epoch(epochs)
@@ -505,8 +505,8 @@ def test_without_the_right_to_see_prepared_xa_transactions_a_pipeline_runs_and_s
         server.execute("XA COMMIT 'x'")
         if purged:
             halted = pipeline.until(lambda: pipeline.status().get("enumerator", {}).get("halted"), "the halt")
-            assert "XA PREPARE is purged" in halted
-            assert "GRANT XA_RECOVER_ADMIN" in halted
+            assert "XA PREPARE is purged" in halted["sentence"]
+            assert "GRANT XA_RECOVER_ADMIN" in halted["remedy"]
         else:
             end = pipeline.catches_up("x.t")
             last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)

@@ -288,7 +288,7 @@ def test_a_binlog_that_was_reset_halts_the_pipeline_whatever_was_logged_since(
         if moment == "down":
             mesh.start("reader")
         halted = pipeline.until(lambda: pipeline.status().get("enumerator", {}).get("halted"), "the halt", 120)
-        assert "reset" in halted, halted
+        assert "reset" in halted["sentence"], halted
         assert set(shown(pipeline, "shop.a")) == {(n,) for n in range(20)}
 
 
