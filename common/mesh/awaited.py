@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from cutline.common.mesh.ports import Clock
 
 LATE_SECONDS = 10.0
 
@@ -13,7 +14,8 @@ LATE_SECONDS = 10.0
 class Awaited:
     """The waits of one member, or of one leader. In one event loop; any number at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._numbers = itertools.count()
         self._open: dict[int, tuple[str, float]] = {}  # what, since when (monotonic)
 
@@ -21,7 +23,7 @@ class Awaited:
     def on(self, what: str) -> Iterator[None]:
         """Wait for something; `what` names the party first: "writer-0, to take rows"."""
         number = next(self._numbers)
-        self._open[number] = what, time.monotonic()
+        self._open[number] = what, self._clock.monotonic()
         try:
             yield
         finally:
@@ -31,5 +33,5 @@ class Awaited:
     def late(self) -> str | None:
         """The oldest wait, once it has lasted LATE_SECONDS: what, and how long so far."""
         what, since = next(iter(self._open.values()), ("", float("inf")))
-        seconds = time.monotonic() - since
+        seconds = self._clock.monotonic() - since
         return None if seconds < LATE_SECONDS else f"{what} ({seconds:.0f} s so far)"

@@ -12,7 +12,7 @@ The order of durability for the whole of Cutline. No part of a step may happen b
 A message is *taken* (trimmed from its stream, its credit returned) once all effects of its fact are carried out.
 If any task of an epoch fails, all tasks of that epoch stop and the service's presence reports the cause; the leader
 starts the next epoch. Blocking calls run in threads, awaited or behind `Loop.spawn`: calls to the store in the store's
-threads (`in_store`), calls to a source in threads of that pipeline (`Threads`), so that neither waits for the other.
+threads (`Pools.store`), calls to a source in threads of that pipeline (`Pools.own`), so neither waits for the other.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ import asyncio
 import logging
 import os
 import resource
-import secrets
 import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
-
-from redis.asyncio import Redis
 
 from cutline.common import logs, threads
 from cutline.common.causes import Cause, Code
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable, lost
 from cutline.common.mesh.log_lines import kept_here
-from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, in_store, together
-from cutline.common.mesh.presence import GaveUp, Registry, Service
+from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, together
+from cutline.common.mesh.ports import Ports
+from cutline.common.mesh.presence import GaveUp, Service
+from cutline.common.mesh.production import ports
+from cutline.common.mesh.redis import connect
 from cutline.common.mesh.usage import Usage
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import EpochEntry
@@ -59,19 +58,25 @@ class Host:
     it is cancelled or fails. The presence reports a failure; no other pipeline is affected.
     """
 
-    def __init__(self, role: str, redis: Redis, store: Store) -> None:
+    def __init__(self, role: str, store: Store, ports: Ports) -> None:
         self.role = role
-        self.redis = redis
         self.store = store
-        self.registry = Registry(redis)
-        self.incarnation = f"{role}-{secrets.token_hex(6)}"
-        logs.note_service(self.incarnation)
+        self.ports = ports
+        self.incarnation = f"{role}-{ports.token(6)}"
         self.failed: dict[Key, GaveUp] = {}
         self.leads: set[Key] = set()
         self.asked_to_end = asyncio.Event()
+        self._started_at = ports.clock.time()
+
+    @classmethod
+    def of_process(cls, role: str, environment: Environment) -> Host:
+        """The host of this process, which SIGTERM and SIGINT ask to end. ConfigError without the URLs that it needs."""
+        redis = connect(environment.need_redis_url())
+        host = cls(role, Store(environment.need_store_url()), ports(redis))
+        logs.note_service(host.incarnation)
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._end)
-        self._started_at = time.time()
+            asyncio.get_running_loop().add_signal_handler(number, host._end)
+        return host
 
     def _end(self) -> None:
         if not self.asked_to_end.is_set():
@@ -101,13 +106,13 @@ class Host:
                     leads=tuple(sorted(self.leads)),
                 )
                 with suppress(Unavailable):  # the missing presence reports it
-                    await self.registry.announce_presence(service)
+                    await self.ports.notes.announce_presence(service)
                 with suppress(Unavailable):
-                    await lines.flush_to(self.redis, self.incarnation)
+                    await self.ports.notes.put_lines(lines, self.incarnation)
                 await asyncio.sleep(1.0)
         finally:
             lag.end()
-            await finished(self.registry.withdraw_presence(self.incarnation))
+            await finished(self.ports.notes.withdraw_presence(self.incarnation))
 
     async def serve(self, join: Join) -> None:
         """Follow the announced epochs until the process is asked to end."""
@@ -126,7 +131,7 @@ class Host:
         """Join each announced epoch that is later than the last one of that life of the pipeline."""
         while True:
             with suppress(Unavailable):
-                epochs = await self.registry.epochs()
+                epochs = await self.ports.notes.epochs()
                 for key in [key for key, (_, task) in running.items() if key not in epochs and task.done()]:
                     del running[key]  # deleted, or Redis was emptied: its streams too, so no member can go on there
                     self.failed.pop(key, None)
@@ -148,7 +153,7 @@ class Host:
         with suppress(TimeoutError, Unavailable):
             async with asyncio.timeout(LEAVE_SECONDS):
                 while any(not task.done() for _, task in running.values()):
-                    services = await self.registry.services()
+                    services = await self.ports.notes.services()
                     if not any(service.role == "enumerator" and not service.leaving for service in services):
                         return
                     await asyncio.sleep(TICK_SECONDS)
@@ -157,9 +162,9 @@ class Host:
         pipeline = name_of(key)
         logs.note(pipeline=pipeline, epoch=epoch)
         try:
-            life = await in_store(self.store.life, key)
+            life = await self.ports.pools.store.call(self.store.life, key)
             store = None if life is None else self.store.open(life)
-            entry = None if store is None else await in_store(store.entry, epoch)
+            entry = None if store is None else await self.ports.pools.store.call(store.entry, epoch)
             if store is None or not isinstance(entry, EpochEntry):
                 raise ProtocolError(
                     f"Redis announces epoch {epoch} of {pipeline} ({key}), and the store has no such epoch: the"

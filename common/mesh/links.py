@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -13,9 +12,9 @@ from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.channels import LEAST_CREDIT_BYTES, Receiver, Sender, stream_name
-from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.messages import Records, decode, encode
+from cutline.common.mesh.ports import Clock, Inbox
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import memory
 from cutline.common.mesh.topology import ENUMERATOR
@@ -49,6 +48,7 @@ class Links:
         inbound: Iterable[str],
         outbound: Iterable[str],
         channels: int = 1,
+        clock: Clock,
     ) -> None:
         """`channels`: how many channels of the epoch carry rows, of all members; they share Redis's memory for rows."""
         self._redis = redis
@@ -61,7 +61,7 @@ class Links:
             for peer in outbound
         }
         self._used: set[str] = set()
-        self._awaited = Awaited()
+        self._clock, self._awaited = clock, Awaited(clock)
 
     async def send(self, order: Send) -> None:
         """Queue the message behind all earlier ones to that receiver; waits while its channel is full."""
@@ -73,7 +73,7 @@ class Links:
             else:
                 await sender.send(encode(message), counted=False)
 
-    async def pump(self, loop: Loop) -> None:
+    async def pump(self, loop: Inbox) -> None:
         """Hand every received message to the loop; return its credit once its effects are carried out."""
         room = asyncio.Semaphore(64)
         while True:
@@ -92,8 +92,8 @@ class Links:
         members a lost leader; and adjust each channel's credit, since more pipelines make the shares smaller."""
         share_at = 0.0
         while True:
-            if time.monotonic() >= share_at and await self._set_credits():
-                share_at = time.monotonic() + SHARE_SECONDS
+            if self._clock.monotonic() >= share_at and await self._set_credits():
+                share_at = self._clock.monotonic() + SHARE_SECONDS
             await asyncio.sleep(1.0)
             used, self._used = self._used, set()
             for peer, sender in self._senders.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Effect, Event, Ticked
+from cutline.common.mesh.ports import Clock
 from cutline.common.threads import Threads
 
 TICK_SECONDS = 0.2
@@ -18,16 +18,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Clock:
+class SteadyTime:
     """Wall-clock seconds that never go back and never stand still; machines get them as `now`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._last = self._steady = 0.0
 
     def __call__(self) -> float:
         """The time now; after the system's clock was set back, the last time returned plus the time since."""
-        steady = time.monotonic()
-        self._last = max(time.time(), self._last + steady - self._steady)
+        steady = self._clock.monotonic()
+        self._last = max(self._clock.time(), self._last + steady - self._steady)
         self._steady = steady
         return self._last
 
@@ -41,17 +42,20 @@ class Loop:
     """
 
     def __init__(
-        self, handle: Callable[[Event, float], list[Effect]], perform: Callable[[Effect], Awaitable[None]]
+        self,
+        handle: Callable[[Event, float], list[Effect]],
+        perform: Callable[[Effect], Awaitable[None]],
+        clock: Clock,
     ) -> None:
         self._handle = handle
         self._perform = perform
         self._inbox: asyncio.Queue[tuple[Event, Callable[[], Awaitable[None]] | None]] = asyncio.Queue()
         self._group: asyncio.TaskGroup | None = None
-        self._clock = Clock()
+        self._now = SteadyTime(clock)
 
     def now(self) -> float:
         """The time on the clock by which the machine gets its facts."""
-        return self._clock()
+        return self._now()
 
     def tell(self, event: Event, taken: Callable[[], Awaitable[None]] | None = None) -> None:
         """Queue a fact; `taken` is awaited once its effects are carried out."""
@@ -76,7 +80,7 @@ class Loop:
                 self._group = group
                 while True:
                     event, taken = await self._inbox.get()
-                    effects = deque(self._handle(event, self._clock()))
+                    effects = deque(self._handle(event, self._now()))
                     del event  # it and its effects may hold large batches of rows; free each after its turn
                     while effects:
                         await self._perform(effects.popleft())
@@ -143,10 +147,10 @@ class LoopLag:
         self._next.cancel()
 
 
-_STORE = Threads("store", 8)
+STORE = Threads("store", 8)
 
 
 async def in_store(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Make a blocking call to the store, in one of the threads for the store. No other call may run there: the journal
     must never wait for an unreachable source."""
-    return await _STORE.call(call, *arguments, **named)
+    return await STORE.call(call, *arguments, **named)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send
 from cutline.common.mesh.messages import Marker, PartSaved
+from cutline.common.mesh.ports import Clock
 
 KEPT = 50
 
@@ -13,7 +12,8 @@ KEPT = 50
 class Marks:
     """The marks of one member in one epoch, of the last `KEPT` checkpoints; the member's driver calls it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._marks: dict[int, list[float | None]] = {}  # checkpoint -> marker arrived, part saved
 
     def received(self, event: Event) -> None:
@@ -29,19 +29,18 @@ class Marks:
     def arrived(self, checkpoint: int) -> None:
         """Note that the member takes part in this checkpoint from now on, unless it does already."""
         if checkpoint not in self._marks:
-            self._marks[checkpoint] = [_now(), None]
+            self._marks[checkpoint] = [self._now(), None]
             while len(self._marks) > KEPT:
                 del self._marks[next(iter(self._marks))]
 
     def saved(self, checkpoint: int) -> None:
         """Note that the member's part of this checkpoint is in the store."""
         if checkpoint in self._marks:
-            self._marks[checkpoint][1] = _now()
+            self._marks[checkpoint][1] = self._now()
 
     def shown(self) -> list[list[float | None]]:
         """`[checkpoint, marker_at, saved_at]` for the status, oldest first; seconds since 1970, None: not yet saved."""
         return [[checkpoint, *times] for checkpoint, times in self._marks.items()]
 
-
-def _now() -> float:
-    return round(time.time(), 3)
+    def _now(self) -> float:
+        return round(self._clock.time(), 3)

@@ -9,33 +9,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from cutline.common.mesh.awaited import Awaited
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import PartStored, State
+from cutline.common.mesh.ports import Ports
 from cutline.common.store.records import Deltas, PartRef, fold
 from cutline.common.store.store import PipelineStore, file_name
 
 
 class Parts:
-    """Saves the parts of one member in one epoch: the first in full, later ones as the changes since an earlier one."""
+    """The parts of one member in one epoch: the first in full, later ones as the changes since an earlier one."""
 
     def __init__(self, store: PipelineStore, *, member: str, epoch: int, incarnation: str) -> None:
         self._store, self._member, self._epoch, self._incarnation = store, member, epoch, incarnation
-        self._deltas, self._awaited = Deltas(), Awaited()
+        self._deltas = Deltas()
         # The sections of the last part, and all their values by section and key.
         self._values: tuple[list[Mapping[str, Any]], dict[tuple[str, str], Any]] = ([], {})
 
-    async def save(self, checkpoint: int, state: State) -> PartStored:
-        """Put the schemas that a part names, then the part, into the store. One call at a time."""
-        with self._awaited.on(f"the store, to take the part of checkpoint {checkpoint}"):
-            return PartStored(checkpoint=checkpoint, ref=await in_store(self.put, checkpoint, state))
-
-    @property
-    def waiting_for(self) -> str | None:
-        """The store, while it takes long to take a part."""
-        return self._awaited.late
-
     def put(self, checkpoint: int, state: State) -> PartRef:
-        """`save`, blocking."""
+        """Put the schemas that a part names, then the part, into the store. Blocks; one call at a time."""
         self._store.put_schemas(state.schemas, epoch=self._epoch)
         sections, values = self._values
         if list(map(id, state.values.values())) != list(map(id, sections)):
@@ -48,6 +38,23 @@ class Parts:
         ref = dataclasses.replace(ref, since=since)
         self._deltas.wrote(ref, values, changed, since=since)
         return ref
+
+
+class PartSaving:
+    """Saves a member's parts for its driver, in the store's threads."""
+
+    def __init__(self, parts: Parts, ports: Ports) -> None:
+        self._parts, self._pool, self._awaited = parts, ports.pools.store, Awaited(ports.clock)
+
+    async def save(self, checkpoint: int, state: State) -> PartStored:
+        """Save one part. One call at a time. Raises Unavailable."""
+        with self._awaited.on(f"the store, to take the part of checkpoint {checkpoint}"):
+            return PartStored(checkpoint=checkpoint, ref=await self._pool.call(self._parts.put, checkpoint, state))
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The store, while it takes long to take a part."""
+        return self._awaited.late
 
 
 def load_part(store: PipelineStore, ref: PartRef) -> State:

@@ -23,7 +23,7 @@ from redis.asyncio import Redis
 
 from cutline.common.causes import Cause
 from cutline.common.errors import ConfigError, Loss, ProtocolError
-from cutline.common.mesh.log_lines import LogLine, log_lines
+from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
 from cutline.common.store.lives import LIFE, Key
 
@@ -229,6 +229,10 @@ class Registry:
         async with answered(f"read the splits of pipeline {pipeline}"):
             found = await self._redis.hget(key, table)
         return None if found is None else _parsed(found, key)
+
+    async def put_lines(self, lines: LogLines, incarnation: str) -> None:
+        """Append what a service has logged since the last call."""
+        await lines.flush_to(self._redis, incarnation)
 
     async def log_lines(self, incarnation: str, count: int) -> list[LogLine]:
         """Return the last `count` log lines of a service, oldest first; [] of an unknown one."""

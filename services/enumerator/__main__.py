@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from cutline.common.config.environment import Environment
 from cutline.common.mesh.host import Host, run_service
-from cutline.common.mesh.redis import connect
-from cutline.common.store.store import Store
 from cutline.services.enumerator.pipelines import serve
+from cutline.services.enumerator.ports import Sources
+from cutline.services.enumerator.reach import verify_reach
+from cutline.services.enumerator.source import SourceReader
 
 
 async def main() -> None:
     """Serve every pipeline of the store until the process is asked to end."""
     environment = Environment.read()
-    store = Store(environment.need_store_url())
-    await serve(Host("enumerator", connect(environment.need_redis_url()), store), store, environment)
+    host = Host.of_process("enumerator", environment)
+    await serve(host, environment, Sources(open=SourceReader, verify_reach=verify_reach))
 
 
 if __name__ == "__main__":

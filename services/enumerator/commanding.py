@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from cutline.common.config.pipeline import FIXED, PipelineConfig
+from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
-from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.presence import SPARK_WRITER, Registry, choice
+from cutline.common.mesh.ports import Ports
+from cutline.common.mesh.presence import SPARK_WRITER, choice
+from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.commands import SPARK
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.restoring import restorable, restorable_savepoints
 from cutline.common.store.store import PipelineStore
 from cutline.common.table_id import glob_of
-from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -39,7 +39,7 @@ from cutline.services.enumerator.events import (
     Settings,
     WriteOutcome,
 )
-from cutline.services.enumerator.reach import place_after, verify_reach
+from cutline.services.enumerator.reach import place_after
 
 ASK_AGAIN_SECONDS = 5.0
 LOOK_SECONDS = 0.5
@@ -88,20 +88,24 @@ def put_definition(store: PipelineStore, command: Command, definition: Mapping[s
             version, definition, by=command.by, at=command.at, command=command.n, note=note, base=in_force
         ):
             return version
-_REMOVING = Threads("remove", 2)  # a deletion may take long, and must not hold up an entry of a journal
 
 
 class Commanding:
     """The driver's side of one pipeline's commands."""
 
     def __init__(
-        self, store: PipelineStore, registry: Registry, settings_of: Callable[[PipelineConfig], Settings]
+        self,
+        store: PipelineStore,
+        ports: Ports,
+        settings_of: Callable[[PipelineConfig], Settings],
+        verify_reach: Callable[[SourceConfig, Position], None],
     ) -> None:
-        """`settings_of` gives the leader's part of a definition."""
+        """`settings_of` gives the leader's part of a definition; `verify_reach`: see `Sources`."""
         self.store = store
-        self.registry = registry
-        self._settings_of = settings_of
-        self._source = Threads(f"{store.name}-restore")
+        self._settings_of, self._verify_reach = settings_of, verify_reach
+        self._clock, self._notes = ports.clock, ports.notes
+        self._in_store, self._removing = ports.pools.store.call, ports.pools.remove
+        self._source = ports.pools.own(f"{store.name}-restore", 1)
         self.purging = False  # a deletion waits until the Spark writer has dropped the lake tables
 
     def read(self) -> tuple[int, Orders, tuple[Command, ...], tuple[Command, ...]]:
@@ -131,17 +135,17 @@ class Commanding:
         """Carry out one order of the agenda. Raises Unavailable if the store does not answer."""
         match effect:
             case WriteOutcome(outcome=outcome):
-                return await in_store(self._write, outcome)
+                return await self._in_store(self._write, outcome)
             case PutDefinition(command=command, in_force=in_force):
-                return await in_store(self._define, command, in_force)
+                return await self._in_store(self._define, command, in_force)
             case FindBase(command=command, definition=definition):
                 return await self._find_base(command, definition)
             case ReleaseSavepoint(command=command):
-                return await in_store(self._release, command)
+                return await self._in_store(self._release, command)
             case AskSparkWriter(command=command):
                 return await self._ask_spark_writer(command)
             case FindOutcome(command=command):
-                return await in_store(self._find_outcome, command)
+                return await self._in_store(self._find_outcome, command)
         raise TypeError(f"{type(effect).__name__} is no order about commands")
 
     def _write(self, outcome: Outcome) -> Event:
@@ -179,19 +183,19 @@ class Commanding:
 
     async def _find_base(self, command: Command, definition: int) -> Event:
         n, checkpoint = command.n, command.arguments.get("checkpoint")
-        if not isinstance(checkpoint, int) or not await in_store(restorable, self.store, checkpoint):
-            others = await in_store(restorable_savepoints, self.store)
+        if not isinstance(checkpoint, int) or not await self._in_store(restorable, self.store, checkpoint):
+            others = await self._in_store(restorable_savepoints, self.store)
             kept = ", ".join(map(str, others))
             remedy = f"choose one that is kept, as {kept}" if others else "take a checkpoint first"
             cause = f"checkpoint {checkpoint} can't be restored: it does not exist, or retention removed it"
             return refused(n, cause, remedy)
-        place = await in_store(place_after, self.store, checkpoint)
+        place = await self._in_store(place_after, self.store, checkpoint)
         if place is None:
             return BaseFound(n=n)
-        config = await in_store(self.config, definition)
+        config = await self._in_store(self.config, definition)
         try:
             async with asyncio.timeout(SOURCE_SECONDS):
-                await self._source.call(verify_reach, config.source, place)
+                await self._source.call(self._verify_reach, config.source, place)
         except SourceLost as error:
             return refused(
                 n,
@@ -236,32 +240,32 @@ class Commanding:
     async def _ask_spark_writer(self, command: Command) -> Event:
         """Ask until the status of the Spark writer has an answer to this command, or somebody withdraws it. After
         SPARK_SECONDS it is withdrawn; if the Spark writer has taken it by then, its answer is awaited as long again."""
-        n, deadline, asked_at = command.n, time.monotonic() + SPARK_SECONDS, float("-inf")
+        n, deadline, asked_at = command.n, self._clock.monotonic() + SPARK_SECONDS, float("-inf")
         request: dict[str, Any] | None = None
         while True:
             try:
-                taker = await in_store(self.store.commands.taker, n)
+                taker = await self._in_store(self.store.commands.taker, n)
                 if taker is not None and taker != SPARK:
                     return withdrawn(n, taker)
                 if taker is None:
-                    late = SILENT if time.monotonic() > deadline else None
+                    late = SILENT if self._clock.monotonic() > deadline else None
                     why = late if await self._spark_writer_runs() else NOBODY
                     if why is not None:
-                        await in_store(self.store.commands.take, n, why)
+                        await self._in_store(self.store.commands.take, n, why)
                         continue
-                elif time.monotonic() > deadline + SPARK_SECONDS:
+                elif self._clock.monotonic() > deadline + SPARK_SECONDS:
                     cause = "the Spark writer began it, and has not said what became of it"
                     return CommandAnswered(n=n, state="failed", cause=cause, remedy="look at the table's state")
-                status = await self.registry.status(self.store.key)
+                status = await self._notes.status(self.store.key)
                 answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
                 if str(n) in answers:
                     cause = answers[str(n)]
                     return CommandAnswered(n=n, state="done") if cause is None else refused(n, cause, "look again")
                 if request is None:
                     request = {**self._request(command, status), "command": n}
-                if time.monotonic() - asked_at > ASK_AGAIN_SECONDS:
-                    asked_at = time.monotonic()
-                    await self.registry.request(self.store.key, request, to=SPARK_WRITER)
+                if self._clock.monotonic() - asked_at > ASK_AGAIN_SECONDS:
+                    asked_at = self._clock.monotonic()
+                    await self._notes.request(self.store.key, request, to=SPARK_WRITER)
             except ConfigError as error:
                 return refused(n, str(error), "look at the table's cause")
             except Unavailable as error:
@@ -269,7 +273,7 @@ class Commanding:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _spark_writer_runs(self) -> bool:
-        return any(service.role == SPARK_WRITER for service in await self.registry.services())
+        return any(service.role == SPARK_WRITER for service in await self._notes.services())
 
     @staticmethod
     def _request(command: Command, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -287,15 +291,15 @@ class Commanding:
     async def delete(self) -> None:
         """Remove the pipeline's files, all but what says that it is being deleted. May be repeated after any part of
         it. Before each step that destroys, the store is asked whether the pipeline is still to be deleted."""
-        await in_store(self.store.put_deleting)
-        while await in_store(self.store.purges):
+        await self._in_store(self.store.put_deleting)
+        while await self._in_store(self.store.purges):
             self.purging = True
             await asyncio.sleep(LOOK_SECONDS)
         self.purging = False
-        await _REMOVING.call(self._remove_files)
-        await self.registry.forget(self.store.key)
+        await self._removing.call(self._remove_files)
+        await self._notes.forget(self.store.key)
         await asyncio.sleep(LEAVE_SECONDS)
-        await _REMOVING.call(self._remove_files)  # what members wrote until they left
+        await self._removing.call(self._remove_files)  # what members wrote until they left
 
     def _remove_files(self) -> None:
         orders = self.store.commands.orders()

@@ -6,14 +6,10 @@ import asyncio
 import dataclasses
 import json
 import logging
-import secrets
 import sys
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
-
-from redis.asyncio import Redis
 
 from cutline.common import logs
 from cutline.common.causes import Cause
@@ -21,25 +17,21 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
 from cutline.common.measures import Measures
-from cutline.common.mesh import channels
 from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.host import Host, finished, gave_up
-from cutline.common.mesh.lease import Lease, lease_name
-from cutline.common.mesh.links import Links
-from cutline.common.mesh.loop import TICK_SECONDS, Loop, in_store, together
+from cutline.common.mesh.loop import TICK_SECONDS, Loop, together
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Limits, Marker
-from cutline.common.mesh.parts import Parts, load_head, load_part
-from cutline.common.mesh.presence import WIRE, Registry, Service
-from cutline.common.mesh.redis import memory
+from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
+from cutline.common.mesh.ports import Links, Ports
+from cutline.common.mesh.presence import WIRE, Service
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.common.table_id import check_ids
-from cutline.common.threads import Threads
 from cutline.services.enumerator.agenda import TABLE_KINDS
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
@@ -81,7 +73,7 @@ from cutline.services.enumerator.leader import (
     Leader,
 )
 from cutline.services.enumerator.machine import Enumerator, commands_in
-from cutline.services.enumerator.source import SourceReader
+from cutline.services.enumerator.ports import Source, Sources
 from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
 
@@ -90,7 +82,6 @@ STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
-SWEEPING = Threads("sweep")  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -98,38 +89,45 @@ class EnumeratorDriver:
     """Leads one pipeline, or stands by: carries out what its leader orders (leader.py)."""
 
     def __init__(
-        self, host: Host, store: PipelineStore, config: PipelineConfig, environment: Environment, version: int = 1
+        self,
+        host: Host,
+        store: PipelineStore,
+        config: PipelineConfig,
+        environment: Environment,
+        sources: Sources,
+        version: int = 1,
     ) -> None:
         """Take a version of the definition, to begin with: each epoch names its own."""
-        self.host, self.store, self.version = host, store, version
+        self.host, self.ports, self.store, self.version = host, host.ports, store, version
         self.name, self.key = store.name, store.key
         self._environment = environment
         settings = self._settings(config)
-        run, part_of = secrets.token_hex(6), environment.run
+        run, part_of = self.ports.token(6), environment.run
         self.leader = Leader(incarnation=host.incarnation, run=run, settings=settings, part_of=part_of)
-        self.commanding = Commanding(store, host.registry, self._settings)
+        self.commanding = Commanding(store, self.ports, self._settings, sources.verify_reach)
         self._hint = asyncio.Event()  # a person gave a command
         self._gone = asyncio.Event()  # the pipeline was deleted
-        self._awaited = Awaited()
+        self._awaited = Awaited(self.ports.clock)
         self._showing = asyncio.Lock()  # held while the status is written
         self._silent = False  # the pipeline is deleted, and Redis has nothing of it any more
         self._not_deleted = ""  # why the last try to delete it failed
-        self.loop = Loop(self._handle, self._perform)
-        self.source = SourceReader(config)
-        self.lease = Lease(host.redis, lease_name(self.key), host.incarnation, LEASE_SECONDS)
+        self.loop = Loop(self._handle, self._perform, self.ports.clock)
+        self._sources = sources
+        self.source: Source = sources.open(config)
+        self.lease = self.ports.lease(self.key, host.incarnation, LEASE_SECONDS)
         self._last_tables: Mapping[str, Table] = {}  # of the newest epoch
         self._shown: dict[str, Table] = {}  # the tables in the status
         self._lines: dict[str, str] = {}  # the JSON of each of them
         self._shown_at = float("-inf")
         self._grids, self._rates = Grids(), SnapshotRates()
         self._rated: dict[str, float] = {}  # rows a second, of tables whose chunks are being read
-        self.marks = Marks()  # of this epoch
+        self.marks = Marks(self.ports.clock)  # of this epoch
         self._measures = Measures()
         self._binlog: dict[str, Any] | None = None  # for the status
         self._restart: Place | None = None  # where a restore of the newest checkpoint would read on
         self._foreign: set[str] = set()  # services of another version
         self.epoch = 0
-        self.parts: Parts | None = None  # of this epoch
+        self.parts: PartSaving | None = None  # of this epoch
         self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
         self._tenure: set[asyncio.Task[None]] = set()  # cancelled once the lease is lost
         self._links: Links | None = None  # while an epoch is open
@@ -182,18 +180,18 @@ class EnumeratorDriver:
 
     async def _observe(self) -> None:
         held, renewed_at = False, 0.0
-        now = asyncio.get_running_loop().time
+        now = self.ports.clock.monotonic
         while True:
             try:
                 held = await self._acquired()
                 renewed_at = now()
-                services = await self.host.registry.services()
+                services = await self.ports.notes.services()
                 if held:
-                    for request in await self.host.registry.take_requests(self.key):
+                    for request in await self.ports.notes.take_requests(self.key):
                         if request.get("kind") == "command":
                             self._hint.set()
                     if self._links is not None:
-                        await self.host.registry.announce_epoch(self.key, self.epoch)
+                        await self.ports.notes.announce_epoch(self.key, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
             except Unavailable:
                 # Redis does not answer. The lease may still be ours until it must have expired; members are unknown.
@@ -212,7 +210,7 @@ class EnumeratorDriver:
                 continue
             with suppress(Unavailable):
                 n = self.leader.agenda.last + 1
-                while (command := await in_store(self.store.commands.get, n)) is not None:
+                while (command := await self.ports.pools.store.call(self.store.commands.get, n)) is not None:
                     log.info("pipeline %s: command %d: %s, by %s", self.name, n, command.kind, command.by)
                     self.loop.tell(CommandAccepted(command=command))
                     n += 1
@@ -221,7 +219,7 @@ class EnumeratorDriver:
         try:
             return await self.lease.acquire()
         except NoRoom:  # without a leader, the pipeline's old streams would never be freed
-            if freed := await channels.free(self.host.redis, self.key, self.lease.name):
+            if freed := await self.ports.streams.free(self.key):
                 log.warning("Redis is full and pipeline %s has no leader: removed %d of its streams", self.name, freed)
             raise
 
@@ -269,22 +267,22 @@ class EnumeratorDriver:
     async def _put_status(self) -> None:
         deleting = self.leader.agenda.standing.mode == "deleting"
         if self.leader.state == STOPPED and not deleting and not self._last_tables and self.leader.base is not None:
-            self._last_tables = await in_store(self._tables_at, self.leader.base)
+            self._last_tables = await self.ports.pools.store.call(self._tables_at, self.leader.base)
         if self.source.hosts.several:
-            self.source.hosts.follow(await self.host.registry.status(self.key), now=time.time())
+            self.source.hosts.follow(await self.ports.notes.status(self.key), now=self.ports.clock.time())
         try:
             tables = self._tables()
-            await self.host.registry.put_status(self.key, "enumerator", self._status(), tables=tables)
+            await self.ports.notes.put_status(self.key, "enumerator", self._status(), tables=tables)
             await self._show_splits()
         except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
             dead = self.epoch or self.leader.tail + 1
-            if freed := await channels.drop(self.host.redis, self.key, before=dead):
+            if freed := await self.ports.streams.drop(self.key, before=dead):
                 log.warning("Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name)
 
     async def _show_splits(self) -> None:
-        if changed := self._grids.changed(self.leader.enumerator, time.monotonic()):
+        if changed := self._grids.changed(self.leader.enumerator, self.ports.clock.monotonic()):
             try:
-                await self.host.registry.put_splits(self.key, changed)
+                await self.ports.notes.put_splits(self.key, changed)
             except Unavailable:
                 self._grids.forget()
                 raise
@@ -325,7 +323,7 @@ class EnumeratorDriver:
         if leader.still and leader.agenda.standing.mode == "deleting":
             waiting = self._deletes()
         return {
-            "at": time.time(),
+            "at": self.ports.clock.time(),
             **self._measures.shown(),
             "binlog": self._binlog,
             "epoch": leader.epoch,
@@ -394,7 +392,7 @@ class EnumeratorDriver:
             if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
                 about = {"table": name, "cause": str(table.cause)}
                 log.error("pipeline %s: %s is quarantined: %s", self.name, name, table.cause, extra=about)
-        now = time.monotonic()
+        now = self.ports.clock.monotonic()
         self._rated = self._rates.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
             return None
@@ -458,12 +456,14 @@ class EnumeratorDriver:
                 self._spawn_leading(self._write_entry(effect))
             case OpenEpoch():
                 await self._close()
-                self.epoch, self.marks = effect.epoch, Marks()
+                self.epoch, self.marks = effect.epoch, Marks(self.ports.clock)
                 logs.note(epoch=effect.epoch)
                 about = {"cause": str(self.leader.cause)}
                 log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
                 self._measures.count("epochs")
-                self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
+                incarnation = self.host.incarnation
+                parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=incarnation)
+                self.parts = PartSaving(parts, self.ports)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
             case CloseEpoch():
@@ -580,8 +580,8 @@ class EnumeratorDriver:
                 await self.commanding.delete()
                 async with self._showing:  # so that no status comes after it
                     self._silent = True
-                    await forget(self.host.redis, self.host.registry, self.store.life)
-                await in_store(self.store.end)
+                    await forget(self.ports, self.store.life)
+                await self.ports.pools.store.call(self.store.end)
                 self._gone.set()
                 log.info("pipeline %s is deleted", self.name)
                 return
@@ -592,7 +592,7 @@ class EnumeratorDriver:
 
     async def _until_available(self, call: Callable[[], Event], what: str) -> Event:
         with self._awaited.on(f"the store, to {what}"):
-            return await self._until_answered(lambda: in_store(call))
+            return await self._until_answered(lambda: self.ports.pools.store.call(call))
 
     @staticmethod
     async def _until_answered(call: Callable[[], Awaitable[Event]]) -> Event:
@@ -614,17 +614,16 @@ class EnumeratorDriver:
         epoch is open: it would refuse earlier ones.
         """
         if order.definition != self.version:
-            config = await in_store(self.commanding.config, order.definition)
+            config = await self.ports.pools.store.call(self.commanding.config, order.definition)
             self.source.close()
-            self.source, self.version = SourceReader(config), order.definition
+            self.source, self.version = self._sources.open(config), order.definition
         topology = order.plan.topology
-        names = [channels.stream_name(self.key, order.epoch, *pair) for pair in topology.channels()]
-        if await self._tight():
-            await channels.drop(self.host.redis, self.key, before=order.epoch)
-        await channels.create(self.host.redis, names, {"epoch": order.epoch, "leader": self.host.incarnation})
-        await self.host.registry.announce_epoch(self.key, order.epoch)
-        links = self._links = Links(
-            self.host.redis,
+        if await self.ports.streams.tight():
+            await self.ports.streams.drop(self.key, before=order.epoch)
+        incarnation = self.host.incarnation
+        await self.ports.streams.create(self.key, order.epoch, topology.channels(), leader=incarnation)
+        await self.ports.notes.announce_epoch(self.key, order.epoch)
+        links = self._links = self.ports.links(
             self.key,
             order.epoch,
             ENUMERATOR,
@@ -633,22 +632,17 @@ class EnumeratorDriver:
         )
         opened = asyncio.Event()
         self._links_task = asyncio.create_task(self._run_links(links, order.epoch, opened))
-        await channels.drop(self.host.redis, self.key, before=order.epoch)
+        await self.ports.streams.drop(self.key, before=order.epoch)
         enumerator = None
         if order.base is not None:
-            enumerator = await in_store(self._restored, order.plan, order.base)
+            enumerator = await self.ports.pools.store.call(self._restored, order.plan, order.base)
         self.loop.tell(EpochOpened(epoch=order.epoch, enumerator=enumerator))
         opened.set()
-
-    async def _tight(self) -> bool:
-        """Whether Redis may lack room for a new epoch as long as it holds the last one's rows."""
-        used = await memory(self.host.redis)
-        return used is not None and used.limit_bytes is not None and 2 * used.used_bytes > used.limit_bytes
 
     async def _sweep(self) -> None:
         """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
         with suppress(Unavailable):
-            removed = await SWEEPING.call(self.store.sweep)
+            removed = await self.ports.pools.sweep.call(self.store.sweep)
             log.info("pipeline %s: removed %d files of earlier epochs", self.name, len(removed))
 
     def _restored(self, plan: Plan, base: int) -> Enumerator:
@@ -682,7 +676,7 @@ class EnumeratorDriver:
         while before < self._dismissed:
             trying = self._dismissed
             try:
-                await channels.drop(self.host.redis, self.key, before=trying)
+                await self.ports.streams.drop(self.key, before=trying)
                 before = trying
             except Unavailable as error:
                 log.warning("pipeline %s: members are not yet dismissed: %s; trying again", self.name, error)
@@ -704,7 +698,7 @@ def _place(position: Position | None) -> Place | None:
     return None if position is None or not position.file else (position.server, position.file_position)
 
 
-async def forget(redis: Redis, registry: Registry, life: Life) -> None:
+async def forget(ports: Ports, life: Life) -> None:
     """Remove everything about a life that has ended from Redis."""
-    await registry.forget(life.key)
-    await channels.drop(redis, life.key, before=sys.maxsize)
+    await ports.notes.forget(life.key)
+    await ports.streams.drop(life.key, before=sys.maxsize)

@@ -7,43 +7,43 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 
-from redis.asyncio import Redis
-
 from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.mesh.host import Host
-from cutline.common.mesh.loop import in_store, together
-from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.loop import together
+from cutline.common.mesh.ports import Ports
 from cutline.common.store.lives import Key, Life
-from cutline.common.store.store import PipelineStore, Store
-from cutline.services.enumerator.driver import SWEEPING, EnumeratorDriver, forget
+from cutline.common.store.store import PipelineStore
+from cutline.services.enumerator.driver import EnumeratorDriver, forget
+from cutline.services.enumerator.ports import Sources
 
 SWEEP_SECONDS = 60.0
 log = logging.getLogger("cutline.enumerator")
 
 
-async def serve(host: Host, store: Store, environment: Environment) -> None:
+async def serve(host: Host, environment: Environment, sources: Sources) -> None:
     """Serve every pipeline of the store until the process is asked to end; then release their leases."""
+    store, pools = host.store, host.ports.pools
     leading: dict[Key, asyncio.Task[None]] = {}
 
     async def look(group: asyncio.TaskGroup) -> None:
         while True:
             with suppress(Unavailable):
-                lives = {life.key: life for life in await in_store(store.lives)}
+                lives = {life.key: life for life in await pools.store.call(store.lives)}
                 for key in [key for key in leading if key not in lives]:
                     leading.pop(key).cancel()  # deleted, by this service or another
                 for key, life in lives.items():
                     if key not in leading or leading[key].done():
-                        leading[key] = group.create_task(_lead(host, store.open(life), environment))
+                        leading[key] = group.create_task(_lead(host, store.open(life), environment, sources))
             await asyncio.sleep(1.0)
 
     async def sweep() -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
-                await sweep_redis(host.redis, host.registry, await SWEEPING.call(store.sweep))
+                await sweep_redis(host.ports, await pools.sweep.call(store.sweep))
             except (CutlineError, OSError) as error:
                 log.warning("what deleted pipelines left could not be swept: %s; trying again later", error)
 
@@ -55,18 +55,19 @@ async def serve(host: Host, store: Store, environment: Environment) -> None:
             task.cancel()
 
 
-async def sweep_redis(redis: Redis, registry: Registry, ended: Collection[Life]) -> None:
+async def sweep_redis(ports: Ports, ended: Collection[Life]) -> None:
     """Remove what Redis still has, or has again, of lives that have ended. One look tells of which it has something, so
     a life of which nothing is left costs nothing, and none need be given up: whoever outlived it may write at any time.
     """
-    noted = await registry.noted() if ended else ()
+    noted = await ports.notes.noted() if ended else ()
     for life in ended:
         if life.key in noted:
-            await forget(redis, registry, life)
+            await forget(ports, life)
 
 
-async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:
+async def _lead(host: Host, store: PipelineStore, environment: Environment, sources: Sources) -> None:
     logs.note(pipeline=store.name)
+    in_store = host.ports.pools.store.call
     try:
         version = (await in_store(store.commands.orders)).definition
         definition = await in_store(store.definition, version)
@@ -74,7 +75,7 @@ async def _lead(host: Host, store: PipelineStore, environment: Environment) -> N
             version, definition = 1, await in_store(store.definition, 1)
         if definition is not None:
             config = PipelineConfig.from_definition(definition)
-            await EnumeratorDriver(host, store, config, environment, version).run()
+            await EnumeratorDriver(host, store, config, environment, sources, version).run()
     except Exception as error:  # a failed pipeline must not affect the others
         unknown = not isinstance(error, (CutlineError, OSError))
         log.error("pipeline %s stopped: %s; trying again in 5 s", store.name, error, exc_info=unknown)

@@ -6,9 +6,8 @@ import logging
 
 from cutline.common.config.environment import Environment
 from cutline.common.mesh.host import Host, run_service
-from cutline.common.mesh.redis import connect
 from cutline.common.store.records import EpochEntry
-from cutline.common.store.store import PipelineStore, Store
+from cutline.common.store.store import PipelineStore
 from cutline.common.threads import Threads
 from cutline.services.reader.driver import ReaderDriver
 from cutline.services.sources.mysql.binlog import scanner
@@ -23,8 +22,7 @@ async def main() -> None:
         log.warning(
             "the decoders are interpreted, hundreds of times slower; install Cutline where there is a C compiler"
         )
-    environment = Environment.read()
-    host = Host("reader", connect(environment.need_redis_url()), Store(environment.need_store_url()))
+    host = Host.of_process("reader", Environment.read())
 
     async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
         await (await _JOINING.call(ReaderDriver, host, store, entry, index)).run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -13,7 +12,7 @@ import pyarrow as pa
 
 from cutline.common.errors import SourceRefused, Unavailable
 from cutline.common.mesh.messages import Limits, SnapshotSplit
-from cutline.common.threads import Threads
+from cutline.common.mesh.ports import Ports
 from cutline.services.reader.pace import Pace
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window
 from cutline.services.sources.mysql.connection import Connection
@@ -43,10 +42,12 @@ class ChunkReading:
         window: Window,
         *,
         max_threads_running: int | None,
+        ports: Ports,
         name: str = "reader",
     ) -> None:
         """`name`: the pipeline's, for its threads."""
         self.split: SnapshotSplit
+        self._clock = ports.clock
         self.kept = kept
         self.window = window
         self._obstacle: str | None = None  # while the source is too busy or unreachable
@@ -54,10 +55,11 @@ class ChunkReading:
         self._connect = connect
         self._max_threads_running = max_threads_running
         self._quiet_at = float("-inf")  # when the source was last seen to be not too busy, monotonic
-        self._pace = Pace(now=time.monotonic())
+        self._pace = Pace(now=self._clock.monotonic())
         self._limits_changed = asyncio.Event()
         self._batches: Generator[pa.RecordBatch | ChunkEnd, None, None] | None = None
-        self._thread, self._questions = Threads(f"{name}-chunks"), Threads(f"{name}-questions")
+        own = ports.pools.own
+        self._thread, self._questions = own(f"{name}-chunks", 1), own(f"{name}-questions", 1)
         self._ahead: asyncio.Task[pa.RecordBatch | ChunkEnd] | None = None
 
     @property
@@ -65,7 +67,7 @@ class ChunkReading:
         """The obstacle, while the source is too busy, unreachable, or silent."""
         if self._obstacle is not None or self._asked_at is None:
             return self._obstacle
-        silent = time.monotonic() - self._asked_at
+        silent = self._clock.monotonic() - self._asked_at
         if silent < SILENT_SECONDS:
             return None
         return f"the source: it has sent nothing of {self.split.table_id} for {silent:.0f} s; is it up?"
@@ -73,7 +75,7 @@ class ChunkReading:
     @contextmanager
     def _awaited(self) -> Iterator[None]:
         """The source is asked something: while this lasts too long, `waiting_for` says so."""
-        self._asked_at = time.monotonic()
+        self._asked_at = self._clock.monotonic()
         try:
             yield
         finally:
@@ -119,13 +121,13 @@ class ChunkReading:
 
     def set_limits(self, limits: Limits) -> None:
         """Apply these limits from now on, also to a batch that waits already."""
-        self._pace.set(limits, now=time.monotonic())
+        self._pace.set(limits, now=self._clock.monotonic())
         self._limits_changed.set()
 
     async def spend(self, rows: int, size: int) -> None:
         """Return when `rows` rows of `size` bytes may be given out."""
-        self._pace.spend(rows, size, now=time.monotonic())
-        while (seconds := self._pace.seconds_left(now=time.monotonic())) > 0:
+        self._pace.spend(rows, size, now=self._clock.monotonic())
+        while (seconds := self._pace.seconds_left(now=self._clock.monotonic())) > 0:
             self._limits_changed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._limits_changed.wait(), seconds)
@@ -135,8 +137,8 @@ class ChunkReading:
 
         Called between batches, so that a long chunk slows down too; the server is asked once a second at most.
         """
-        most, since = self._max_threads_running, time.time()
-        if most is None or time.monotonic() - self._quiet_at < BUSY_PAUSE_SECONDS:
+        most, since = self._max_threads_running, self._clock.time()
+        if most is None or self._clock.monotonic() - self._quiet_at < BUSY_PAUSE_SECONDS:
             return
         connection = None
         try:
@@ -146,12 +148,13 @@ class ChunkReading:
                 measured = f"Threads_running is {running}, over snapshot.max_threads_running {most}"
                 if self._obstacle is None:
                     log.warning("no chunk is read while the source is busy: %s", measured)
-                self._obstacle = f"the source to become less busy ({time.time() - since:.0f} s so far): {measured}"
+                seconds = self._clock.time() - since
+                self._obstacle = f"the source to become less busy ({seconds:.0f} s so far): {measured}"
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
         except (Unavailable, SourceRefused) as error:  # reading the chunk will fail too, and report it
             log.warning("could not ask the source how busy it is: %s", error)
         finally:
-            self._obstacle, self._quiet_at = None, time.monotonic()
+            self._obstacle, self._quiet_at = None, self._clock.monotonic()
             if connection is not None:
                 connection.close()
 
@@ -160,7 +163,7 @@ class ChunkReading:
 
         A chunk has few attempts: an unreachable server must not use them up.
         """
-        since = time.time()
+        since = self._clock.time()
         try:
             while True:
                 await asyncio.sleep(min(pause, LONGEST_PAUSE_SECONDS))
@@ -169,7 +172,7 @@ class ChunkReading:
                         (await self._questions.call(self._connect)).close()
                     return
                 except (Unavailable, SourceRefused) as error:
-                    self._obstacle = f"the source (unreachable for {time.time() - since:.0f} s): {error}"
+                    self._obstacle = f"the source (unreachable for {self._clock.time() - since:.0f} s): {error}"
                     pause *= 2
         finally:
             self._obstacle = None

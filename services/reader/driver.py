@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,16 +31,15 @@ from cutline.common.errors import (
 from cutline.common.measures import Measures
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
-from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Began, Effect, Event, SavePart, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
-from cutline.common.mesh.parts import Parts, load_part
+from cutline.common.mesh.parts import Parts, PartSaving, load_part
+from cutline.common.mesh.ports import Pool
 from cutline.common.mesh.topology import Topology, reader_name
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore
-from cutline.common.threads import Threads
 from cutline.services.reader.chunk_reading import ChunkReading
 from cutline.services.reader.events import (
     ChangeBatch,
@@ -75,7 +73,6 @@ CHANGES_WAIT_SECONDS = 0.5
 comes meanwhile cuts before all that it takes."""
 SMALL_BYTES = 1 << 18
 """Up to so many bytes of rows, handing them to a thread costs more than encoding them."""
-_ENCODING = Threads("encode", 2)  # for all pipelines: it waits for nothing
 log = logging.getLogger("cutline.reader")
 
 
@@ -89,7 +86,7 @@ class ReaderDriver:
                 f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
                 " back"
             )
-        self.host, self.store, self.epoch = host, store, entry.slot
+        self.host, self.ports, self.store, self.epoch = host, host.ports, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
         self.name = reader_name(index)
         readers, writers = entry.members.readers, entry.members.writers
@@ -103,15 +100,15 @@ class ReaderDriver:
             self.machine.restore(load_part(store, base.parts[self.name]))
             if entry.anew:
                 self.machine.begin_anew()
-        self.parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
+        parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
+        self.parts = PartSaving(parts, self.ports)
         process = Process(
             self.machine,
             inbound=topology.cut_inbound(self.name),
             outbound=topology.cut_outbound(self.name),
             after=self.epoch,
         )
-        self.links = Links(
-            host.redis,
+        self.links = self.ports.links(
             store.key,
             self.epoch,
             self.name,
@@ -120,10 +117,10 @@ class ReaderDriver:
             channels=len(readers) * len(writers),
         )
         self.process = process
-        self.loop = Loop(self._handle, self._perform)
-        self.marks = Marks()
+        self.loop = Loop(self._handle, self._perform, self.ports.clock)
+        self.marks = Marks(self.ports.clock)
         self.rows_sent = self.bytes_sent = 0
-        self.cursors: dict[str, tuple[BinlogCursor, Threads]] = {}
+        self.cursors: dict[str, tuple[BinlogCursor, Pool]] = {}
         self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
         server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
         self.hosts = Hosts(self.config.source)
@@ -134,6 +131,7 @@ class ReaderDriver:
             Window(BinlogCursor(self.hosts.connect, server_id=server_id)),
             max_threads_running=self.config.snapshot.max_threads_running,
             name=store.name,
+            ports=self.ports,
         )
         self.waiting_for: str | None = None
         self.aged = AgedPositions()
@@ -167,7 +165,7 @@ class ReaderDriver:
                 if records.body.get_total_buffer_size() < SMALL_BYTES:
                     body = to_ipc(records.body)
                 else:
-                    body = await _ENCODING.call(to_ipc, records.body)
+                    body = await self.ports.pools.encode.call(to_ipc, records.body)
                 self.rows_sent += records.rows
                 self.bytes_sent += len(body)
                 message = dataclasses.replace(records, body=body)
@@ -177,7 +175,7 @@ class ReaderDriver:
                 await self.links.send(effect)
             case ReadChunk(split=split):
                 log.info("pipeline %s: reading chunk %s", self.store.name, split.split_id)
-                self.chunk_began_at = time.monotonic()
+                self.chunk_began_at = self.ports.clock.monotonic()
                 self.chunks.begin(
                     split,
                     read_chunk(
@@ -229,7 +227,7 @@ class ReaderDriver:
             faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
             for cause in faults.values():
                 return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
-            self.measures.observe("chunk_read", time.monotonic() - self.chunk_began_at)
+            self.measures.observe("chunk_read", self.ports.clock.monotonic() - self.chunk_began_at)
             return ChunkRead(
                 split_id=split_id,
                 attempt=attempt,
@@ -252,7 +250,7 @@ class ReaderDriver:
                 server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != MAIN)
                 connect = self.hosts.connect_main if order.cursor == MAIN else self.hosts.connect
                 opened = BinlogCursor(connect, server_id=server_id, schema_changes=self.config.schema_changes)
-                self.cursors[order.cursor] = opened, Threads(f"{self.store.name}-{order.cursor}")
+                self.cursors[order.cursor] = opened, self.ports.pools.own(f"{self.store.name}-{order.cursor}", 1)
             cursor, thread = self.cursors[order.cursor]
             try:
                 changes = await thread.call(partial(self._read, cursor, order))
@@ -383,7 +381,7 @@ class ReaderDriver:
             cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
             status = {
                 **self.measures.shown(),
-                "at": time.time(),
+                "at": self.ports.clock.time(),
                 "epoch": self.epoch,
                 "seq": self.machine.seq,
                 "cursors": cursors,
@@ -400,13 +398,13 @@ class ReaderDriver:
                 ],
             }
             with suppress(Unavailable):
-                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
+                await self.ports.notes.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
                 if self.hosts.several:
-                    found = await self.host.registry.status(self.store.key)
+                    found = await self.ports.notes.status(self.store.key)
                     if self.streams:
                         self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
                     else:
-                        self.hosts.follow(found, now=time.time())
+                        self.hosts.follow(found, now=self.ports.clock.time())
 
 
 def _route(table: StreamTable) -> Route:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from functools import partial
 
@@ -12,16 +11,14 @@ from cutline.common.measures import TableRows
 from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
-from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.topology import Topology, writer_name
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore
-from cutline.common.threads import Threads
 from cutline.services.writer.machine import Append, CutStaged, Drop, StageCut, Writer
-from cutline.services.writer.staging import Staging
+from cutline.services.writer.ports import Files
 
 STATUS_SECONDS = 1.0
 
@@ -29,8 +26,12 @@ STATUS_SECONDS = 1.0
 class WriterDriver:
     """A writer in one epoch of one pipeline: carries out what the machine orders."""
 
-    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int, metrics_tables: int) -> None:
-        self.host, self.store = host, store
+    def __init__(
+        self, host: Host, store: PipelineStore, entry: EpochEntry, index: int, *, files: Files, rows: TableRows
+    ) -> None:
+        """`files` puts rows into files, and counts them in `rows`."""
+        self.host, self.ports, self.store = host, host.ports, store
+        self.files, self.rows = files, rows
         epoch = self.epoch = entry.slot
         topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
         name = self.name = writer_name(index)
@@ -41,16 +42,14 @@ class WriterDriver:
             recording=False,
             after=epoch,
         )
-        self.thread = Threads(f"{store.name}-staging")
-        self.rows = TableRows(metrics_tables)
-        self.staging = Staging(store, epoch, host.incarnation, counted=self.rows)
-        self.links = Links(
-            host.redis, store.key, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
+        self.thread = self.ports.pools.own(f"{store.name}-staging", 1)
+        self.links = self.ports.links(
+            store.key, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
         )
-        self.loop = Loop(self._handle, self._perform)
-        self.marks = Marks()
+        self.loop = Loop(self._handle, self._perform, self.ports.clock)
+        self.marks = Marks(self.ports.clock)
         self.rows_taken = self.bytes_taken = 0
-        self.awaited = Awaited()
+        self.awaited = Awaited(self.ports.clock)
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
@@ -58,14 +57,14 @@ class WriterDriver:
             await self.loop.run(self.links.pump(self.loop), self.links.idle(), self._publish_status())
         finally:
             await self.links.close()
-            self.thread.end(self.staging.close)
+            self.thread.end(self.files.close)
 
     async def _publish_status(self) -> None:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
-            self.rows.rank(time.monotonic())
+            self.rows.rank(self.ports.clock.monotonic())
             status = {
-                "at": time.time(),
+                "at": self.ports.clock.time(),
                 "epoch": self.epoch,
                 "waiting_for": self.awaited.late or self.links.waiting_for,
                 "channels": self.links.state(),
@@ -75,7 +74,7 @@ class WriterDriver:
                 "counters": self.rows.shown(),
             }
             with suppress(Unavailable):
-                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
+                await self.ports.notes.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)
@@ -90,9 +89,9 @@ class WriterDriver:
                 self.rows_taken += effect.rows
                 self.bytes_taken += len(effect.body)
                 with self.awaited.on("the disk for temporary files, to take rows"):
-                    await self.thread.call(partial(self.staging.append, effect))
+                    await self.thread.call(partial(self.files.append, effect))
             case Drop():
-                await self.thread.call(partial(self.staging.drop, effect))
+                await self.thread.call(partial(self.files.drop, effect))
             case StageCut():
                 # Awaited here, so that no row that comes after the cut gets into its files.
                 with self.awaited.on(f"the store, to take the files of checkpoint {effect.checkpoint}"):
@@ -101,4 +100,4 @@ class WriterDriver:
                 raise ProtocolError(f"a writer can't carry out {type(effect).__name__}")
 
     def _staged(self, order: StageCut) -> Event:
-        return CutStaged(checkpoint=order.checkpoint, staged=self.staging.stage(order))
+        return CutStaged(checkpoint=order.checkpoint, staged=self.files.stage(order))

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from tests.simulation.binlog.world import StreamWorld
 from tests.simulation.bites import BITES
-from tests.simulation.channeling import ChannelWorld
-from tests.simulation.living import LivesWorld
-from tests.simulation.storing import StoreWorld
-from tests.simulation.stream import StreamWorld
-from tests.simulation.world import Shape, World
+from tests.simulation.channels.world import ChannelWorld
+from tests.simulation.lives.world import LivesWorld
+from tests.simulation.mesh.shape import Shape
+from tests.simulation.mesh.world import World
+from tests.simulation.storage.world import StoreWorld
 
 WORLDS: dict[str, Any] = {
     "mesh": World, "stream": StreamWorld, "store": StoreWorld, "channels": ChannelWorld, "lives": LivesWorld,

@@ -24,6 +24,7 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.mutants.below import BELOW
 from tests.simulation.mutants.commands import COMMANDS
 from tests.simulation.mutants.lives import LIVES
+from tests.simulation.mutants.units import UNITS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("common", "services", "spark_writer", "tools")
@@ -120,7 +121,7 @@ def command(mutant: Mutant) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutant", [*MUTANTS, *BELOW, *COMMANDS, *LIVES], ids=lambda mutant: mutant.rule)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *BELOW, *COMMANDS, *LIVES, *UNITS], ids=lambda mutant: mutant.rule)
 def test_a_test_fails_where_this_rule_is_broken(mutant: Mutant, tree: Path, runner: Runner, tmp_path: Path) -> None:
     output = tmp_path / "output"
     with applied(mutant, tree):

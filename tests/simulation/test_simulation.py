@@ -8,9 +8,9 @@ import pytest
 
 from tests.simulation.__main__ import SEEDS, WORLDS, never_met, run_seed, sweep
 from tests.simulation.clock import Wrong
-from tests.simulation.living import LivesWorld
-from tests.simulation.surroundings import LakeTable
-from tests.simulation.world import World
+from tests.simulation.lives.surroundings import LakeTable
+from tests.simulation.lives.world import LivesWorld
+from tests.simulation.mesh.world import World
 
 
 @pytest.fixture(scope="module")

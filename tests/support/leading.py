@@ -17,8 +17,12 @@ from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.presence import WIRE, Registry, Service
+from cutline.common.mesh.production import ports
 from cutline.common.store.store import Store
 from cutline.services.enumerator.driver import EnumeratorDriver
+from cutline.services.enumerator.ports import Sources
+from cutline.services.enumerator.reach import verify_reach
+from cutline.services.enumerator.source import SourceReader
 
 CONFIG = """
 name: shop
@@ -37,7 +41,7 @@ async def led(
     config, store = parse(CONFIG, folder=folder), Store(f"file://{folder}/store")
     store.pipeline("shop").define(config.definition())
     registry = Registry(redis)
-    host = cast(Host, SimpleNamespace(incarnation="e1", redis=redis, registry=registry, leads=set()))
+    host = cast(Host, SimpleNamespace(incarnation="e1", ports=ports(redis), leads=set()))
 
     async def members() -> None:
         while True:
@@ -47,7 +51,8 @@ async def led(
                     await registry.announce_presence(service)
             await asyncio.sleep(0.5)
 
-    pipeline = EnumeratorDriver(host, store.pipeline("shop"), config, Environment.read({}))
+    sources = Sources(open=SourceReader, verify_reach=verify_reach)
+    pipeline = EnumeratorDriver(host, store.pipeline("shop"), config, Environment.read({}), sources)
     tasks = [asyncio.create_task(members()), asyncio.create_task(pipeline.run())]
     try:
         yield pipeline

@@ -12,13 +12,13 @@ import pytest
 from cutline.common.mesh import awaited
 from cutline.common.mesh.awaited import LATE_SECONDS, Awaited
 from cutline.common.mesh.machine import State
-from cutline.common.mesh.parts import Parts
+from cutline.common.mesh.parts import Parts, PartSaving
+from tests.support.ports import ports
 
 
-def test_the_oldest_wait_is_told_once_it_is_late_and_no_longer_than_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_wait_is_told_once_it_is_late_and_no_longer_than_it_lasts() -> None:
     now = 100.0
-    monkeypatch.setattr(awaited.time, "monotonic", lambda: now)
-    waits = Awaited()
+    waits = Awaited(cast(Any, SimpleNamespace(monotonic=lambda: now)))
     assert waits.late is None
     with waits.on("writer-0, to take rows"):
         now += LATE_SECONDS - 1
@@ -41,7 +41,7 @@ async def test_a_store_that_takes_no_part_is_told(monkeypatch: pytest.MonkeyPatc
         raise OSError("over")
 
     store = cast(Any, SimpleNamespace(put_schemas=hangs))
-    parts = Parts(store, member="reader-0", epoch=1, incarnation="r")
+    parts = PartSaving(Parts(store, member="reader-0", epoch=1, incarnation="r"), ports())
     assert parts.waiting_for is None
     saving = asyncio.create_task(parts.save(7, State(head={}, values={})))
     async with asyncio.timeout(10):

@@ -23,6 +23,7 @@ from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import AskSparkWriter, BaseFound, CommandAnswered, FindBase, FindOutcome
 from tests.support import records
 from tests.support.causes import because
+from tests.support.ports import ports
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -199,12 +200,16 @@ def test_a_command_that_an_outcome_names_as_open_has_its_own_later(shop: Pipelin
     assert other.unfinished(None) == (first, second, third)
 
 
+def commanding_of(shop: PipelineStore, notes: Any = None, *, verify_reach: Any = None) -> Commanding:
+    return Commanding(shop, ports(notes=notes), cast(Any, None), verify_reach)
+
+
 def test_no_spark_writer_answers_at_once_that_none_is_running(shop: PipelineStore) -> None:
     class Nobody:
         async def services(self) -> list[Any]:
             return []
 
-    leaders = Commanding(shop, Nobody(), lambda config: None)  # type: ignore[arg-type, return-value]
+    leaders = commanding_of(shop, Nobody())
     asked = AskSparkWriter(command=add(shop, "lake", arguments={"table": "d.t", "choice": "accept"}))
     answer = asyncio.run(asyncio.wait_for(leaders.carry_out(asked), 5.0))
     assert isinstance(answer, CommandAnswered)
@@ -237,7 +242,7 @@ async def test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it(
     answers say so, and the Spark writer finds it withdrawn; after, the cancellation is refused, and the answer is the
     Spark writer's."""
     registry = Busy()
-    leaders = Commanding(shop, cast(Any, registry), cast(Any, None))
+    leaders = commanding_of(shop, registry)
     retry = add(shop, "retry_table", arguments={"table": "d.t"})
     cancel = add(shop, "cancel_command", arguments={"command": 1})
     asking = asyncio.create_task(leaders.carry_out(AskSparkWriter(command=retry)))
@@ -264,7 +269,7 @@ async def test_what_the_spark_writer_did_not_begin_in_time_is_not_carried_out_la
     shop: PipelineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commanding, "SPARK_SECONDS", 0.2)
-    leaders = Commanding(shop, cast(Any, Busy()), cast(Any, None))
+    leaders = commanding_of(shop, Busy())
     asked = AskSparkWriter(command=add(shop, "retry_table", arguments={"table": "d.t"}))
     async with asyncio.timeout(20):
         answer = await leaders.carry_out(asked)
@@ -277,7 +282,7 @@ async def test_what_the_spark_writer_began_and_never_answered_fails_and_says_so(
     shop: PipelineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commanding, "SPARK_SECONDS", 0.2)
-    leaders = Commanding(shop, cast(Any, Busy()), cast(Any, None))
+    leaders = commanding_of(shop, Busy())
     asked = AskSparkWriter(command=add(shop, "retry_table", arguments={"table": "d.t"}))
     shop.commands.take(1, SPARK)
     async with asyncio.timeout(20):
@@ -317,9 +322,8 @@ def test_the_source_is_asked_before_a_restore(
 
     monkeypatch.setattr(commanding, "restorable", lambda store, n: True)
     monkeypatch.setattr(commanding, "place_after", lambda store, n: PLACE)
-    monkeypatch.setattr(commanding, "verify_reach", ask)
     asked = FindBase(command=add(shop, "restore", arguments={"checkpoint": 4}))
-    found = asyncio.run(Commanding(shop, cast(Any, None), cast(Any, None)).carry_out(asked))
+    found = asyncio.run(commanding_of(shop, verify_reach=ask).carry_out(asked))
     if state == "refused":
         assert isinstance(found, CommandAnswered)
         assert found.state == "refused"
@@ -431,7 +435,7 @@ async def test_a_deletion_waits_for_its_purge_until_that_is_done_or_given_up(
     async def forget(_: str) -> None:
         pass
 
-    deletion = Commanding(shop, cast(Any, SimpleNamespace(forget=forget)), cast(Any, None))
+    deletion = commanding_of(shop, SimpleNamespace(forget=forget))
     add(shop, "delete", arguments={"purge": True})
     shop.commands.put_outcome(done(1, mode="deleting", purge=True))
     shop.put_entry(records.epoch(1))

@@ -64,7 +64,7 @@ from cutline.services.enumerator.events import (
     WriteCheckpoint,
 )
 from cutline.services.enumerator.machine import MAX_ATTEMPTS, NEW_TABLES_SECONDS, Enumerator
-from tests.simulation.checks import freeze
+from tests.simulation.checks.freeze import freeze
 from tests.support import records
 from tests.support.causes import because
 from tests.support.records import PART, read_back

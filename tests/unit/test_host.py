@@ -15,6 +15,7 @@ from cutline.common.store.lives import Key
 from cutline.common.store.records import EpochEntry, Members
 from cutline.common.store.store import PipelineStore, Store
 from tests.support import records
+from tests.support.ports import ports
 
 
 @pytest.mark.parametrize("module", ["services.enumerator", "services.reader", "services.writer", "services.control"])
@@ -49,8 +50,8 @@ async def test_a_second_life_of_a_name_is_joined_beside_a_zombie_of_the_first_an
     """1. A reader gives up epoch 1 of a pipeline, which is then deleted and made again. 2. Its epoch 1 is joined, and
     the presence has no failure of it. 3. A zombie announces the first one's epoch again: that ends no member."""
     store, registry = Store(f"file://{tmp_path}"), Announced()
-    host: Any = Host.__new__(Host)
-    host.role, host.incarnation, host.store, host.registry, host.failed = "reader", "r1", store, registry, {}
+    host = Host("reader", store, ports(notes=registry))
+    host.incarnation = "r1"
     joined: list[str] = []
     members = Members(enumerator="e1", readers=("r1",), writers=("w1",))
 

@@ -57,7 +57,7 @@ from cutline.services.enumerator.leader import (
     pause_seconds,
 )
 from cutline.services.enumerator.machine import Enumerator
-from tests.simulation.checks import freeze
+from tests.simulation.checks.freeze import freeze
 from tests.support.causes import because
 from tests.support.records import PART
 

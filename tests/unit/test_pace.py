@@ -11,6 +11,7 @@ import pytest
 from cutline.common.mesh.messages import UNLIMITED, Limits
 from cutline.services.reader.chunk_reading import ChunkReading
 from cutline.services.reader.pace import Pace
+from tests.support.ports import ports
 
 
 @pytest.mark.parametrize("limits", [Limits(rows_per_second=1000), Limits(bytes_per_second=50_000)])
@@ -38,7 +39,7 @@ def test_time_in_which_nothing_was_owed_is_no_credit() -> None:
 def test_a_batch_that_waits_at_a_low_limit_goes_on_when_it_is_raised() -> None:
     async def run() -> None:
         open_things = cast(Any, SimpleNamespace(close=lambda: None))
-        reading = ChunkReading(cast(Any, None), open_things, open_things, max_threads_running=None)
+        reading = ChunkReading(cast(Any, None), open_things, open_things, max_threads_running=None, ports=ports())
         reading.set_limits(Limits(rows_per_second=0.001))
         waiting = asyncio.create_task(reading.spend(1000, 1))
         await asyncio.sleep(0.05)

@@ -45,7 +45,6 @@ from cutline.common.mesh.messages import (
     TableState,
     TakeBackSplit,
 )
-from cutline.common.mesh.redis import connect
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store.records import Members
@@ -66,9 +65,10 @@ from cutline.services.reader.events import (
 )
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
 from cutline.services.reader.unsaved import Unsaved
-from tests.simulation.checks import freeze
+from tests.simulation.checks.freeze import freeze
 from tests.support import records
 from tests.support.causes import because
+from tests.support.ports import ports
 from tests.support.records import PART, read_back
 
 SCHEMA = TableSchema(
@@ -1071,7 +1071,7 @@ async def test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpo
     shop.define({"name": "shop", "source": source, "tables": ["d.t"], "sink": sink, "checkpoint": bound})
     readers = ("r1", "r2", "r3")
     entry = records.epoch(1, members=Members(enumerator="e1", readers=readers, writers=("w1",)))
-    host: Any = SimpleNamespace(redis=connect("redis://127.0.0.1:1"), incarnation="r1")
+    host: Any = SimpleNamespace(ports=ports(), incarnation="r1")
     shares = []
     for index in range(len(readers)):
         member = ReaderDriver(host, shop, entry, index)

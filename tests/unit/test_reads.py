@@ -127,7 +127,7 @@ def test_the_rate_of_a_snapshot_is_shown_while_rows_arrive_and_not_after() -> No
 
 
 def test_marks_have_the_first_marker_and_the_whole_part_of_the_last_fifty_checkpoints() -> None:
-    marks = Marks()
+    marks = Marks(time)
     for n in range(1, KEPT + 11):
         for channel in ("reader-0", "reader-1"):
             marks.received(MessageReceived(channel=channel, message=Marker(checkpoint=n)))

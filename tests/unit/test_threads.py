@@ -17,22 +17,21 @@ from cutline.common import threads
 from cutline.common.mesh.loop import in_store
 from cutline.common.threads import ServiceLoop, Threads
 from cutline.services.enumerator.commanding import Commanding
+from tests.support.ports import ports
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for top in ("common", "services", "spark_writer") for path in (ROOT / top).rglob("*.py"))
 SHARED = {
     "common/mesh/loop.py": {"store"},
+    "common/mesh/production.py": {"sweep", "remove", "encode"},
     "services/control/api/definitions.py": {"yaml"},
     "services/control/api/oidc.py": {"issuer"},
     "services/control/api/scrape.py": {"metrics"},
     "services/control/facts.py": {"disks"},
     "services/control/table_rows.py": {"rows"},
     "services/control/traces.py": {"traces"},
-    "services/enumerator/driver.py": {"sweep"},
-    "services/enumerator/commanding.py": {"remove"},
     "services/health.py": {"health"},
     "services/reader/__main__.py": {"join"},
-    "services/reader/driver.py": {"encode"},
     "services/run/run.py": {"source", "jars"},
 }
 """Pools of a whole process. None may ask a source, except in `cutline run`, which has one."""
@@ -154,7 +153,7 @@ async def test_deletions_that_take_long_hold_up_no_entry_of_a_journal() -> None:
         name="shop", put_deleting=lambda: None, purges=lambda: False, has_ended=lambda: True,
         remove_files=lambda: over.wait(30), commands=SimpleNamespace(orders=lambda: SimpleNamespace(mode="deleting")),
     )  # fmt: skip
-    commanding = Commanding(store, cast(Any, None), cast(Any, None))
+    commanding = Commanding(store, ports(notes=None), cast(Any, None), cast(Any, None))
     deletions = [asyncio.create_task(commanding.delete()) for _ in range(20)]
     async with asyncio.timeout(10):
         for _ in range(20):

@@ -12,7 +12,7 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, Send, Ticked
 from cutline.common.mesh.messages import ChunkDropped, ChunkEnd, Marker, Message, PartSaved, Records, StopStream
 from cutline.services.writer.machine import Append, ChangesFile, ChunkFile, CutStaged, Drop, StageCut, Writer
-from tests.simulation.checks import freeze
+from tests.simulation.checks.freeze import freeze
 
 OF = {"table_id": "d.t", "generation": 1}
 

@@ -135,7 +135,7 @@ async def test_all_channels_together_stay_under_the_limit_when_no_writer_takes_a
             links += [
                 Links(
                     redis, pipeline, 1, f"r{i}", inbound=(), outbound=[f"w{j}" for j in range(writers)],
-                    channels=readers * writers,
+                    channels=readers * writers, clock=time,
                 )
                 for i in range(readers)
             ]  # fmt: skip

@@ -12,6 +12,7 @@ from cutline.common.errors import NoRoom, ProtocolError, Unavailable
 from cutline.common.mesh.channels import create, stream_name
 from cutline.common.mesh.log_lines import KEPT, LogLines
 from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry, Service
+from cutline.common.mesh.production import ports
 from cutline.common.store.lives import Key, Life
 from cutline.services.enumerator.pipelines import sweep_redis
 from tests.support.servers import Redis
@@ -227,7 +228,7 @@ async def test_a_sweep_costs_redis_what_it_has_and_not_what_was_ever_deleted(red
 
     async def swept() -> int:
         before = (await redis.info("stats"))["total_commands_processed"]
-        await sweep_redis(redis, registry, ended)
+        await sweep_redis(ports(redis), ended)
         return int((await redis.info("stats"))["total_commands_processed"]) - before
 
     await registry.announce_epoch(KEY, 3)

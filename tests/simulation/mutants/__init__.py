@@ -33,9 +33,11 @@ WRITER = "services/writer/machine.py"
 CHAIN = "common/store/chain.py"
 STORE = "common/store/store.py"
 RETENTION = "spark_writer/retention.py"
-SOURCE = "tests/simulation/source.py"
-LAKE = "tests/simulation/lake.py"
-WORLD = "tests/simulation/world.py"
+READS = "tests/simulation/source/reads.py"
+PLACES = "tests/simulation/source/places.py"
+CURSOR = "tests/simulation/source/cursor.py"
+LAKE = "tests/simulation/mesh/lake.py"
+READING = "tests/simulation/mesh/reading.py"
 
 
 def mutant(rule: str, file: str, old: str, new: str, seeds: int = 1500, feature: str = "", first: int = 1) -> Mutant:
@@ -298,9 +300,9 @@ MUTANTS = (
     mutant("a table is shown before it is live", CHAIN, "if at_cut.show and held is None:", "if done is not None:"),
     mutant(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
-        WORLD,
-        '            if changes:\n                self.count["keyless',
-        '            if False:\n                self.count["keyless',
+        READING,
+        '            if changes:\n                world.count["keyless',
+        '            if False:\n                world.count["keyless',
     ),
     Mutant(
         "main moves by the journal as it was when the Spark writer started",
@@ -321,10 +323,10 @@ MUTANTS = (
     ),
     mutant(
         "the low of MySQL is all that is flushed",
-        SOURCE,
-        "return Low(server=self.server, file=self.place[0], offset=4, gtids=str(self.executed))",
-        "return Low(server=self.server, file=self.place[0], "
-        'offset=4, gtids=str(GtidSet.parse(",".join(t.gtid for t in self.log if t.gtid))))',
+        READS,
+        "return Low(server=source.server, file=source.place[0], offset=4, gtids=str(source.engine.executed))",
+        "return Low(server=source.server, file=source.place[0], offset=4,"
+        ' gtids=",".join(t.gtid for t in source.log if t.gtid))',
     ),
     mutant(
         "a commit that the server has only delayed is taken for lost",
@@ -341,7 +343,7 @@ MUTANTS = (
         seeds=60,
         first=9430,
     ),
-    mutant("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0", first=1000),
+    mutant("a flushed position is a low at once", READS, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0", first=1000),
     mutant(
         "the stream is read past the stop",
         READER,
@@ -434,9 +436,9 @@ MUTANTS = (
     ),
     mutant(
         "without a snapshot what came before the start is delivered",
-        SOURCE,
-        "            return covers(route.low, txn)",
-        "            return route.looked_at is None and covers(route.low, txn)",
+        CURSOR,
+        "        return self._covers(route.low, txn)",
+        "        return route.looked_at is None and self._covers(route.low, txn)",
         feature="start",
     ),
     mutant(
@@ -448,9 +450,9 @@ MUTANTS = (
     ),
     mutant(
         "the end of MySQL's binlog is all that is flushed",
-        SOURCE,
-        "offset=4, gtids=str(self.executed))\n            skipped",
-        "offset=self.place[1], gtids=str(self.executed))\n            skipped",
+        PLACES,
+        "offset=4, gtids=str(source.engine.executed))\n            skipped",
+        "offset=source.place[1], gtids=str(source.engine.executed))\n            skipped",
         feature="start",
     ),
     mutant(

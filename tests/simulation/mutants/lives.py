@@ -239,7 +239,7 @@ LIVES: tuple[Mutant, ...] = (
         (
             (
                 COMMANDING,
-                "                        await in_store(self.store.commands.take, n, why)\n",
+                "                        await self._in_store(self.store.commands.take, n, why)\n",
                 "                        return withdrawn(n, why)\n",
             ),
         ),

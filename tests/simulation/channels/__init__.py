@@ -1,0 +1,1 @@
+"""The channels: the real common/mesh/channels.py on a simulated Redis."""

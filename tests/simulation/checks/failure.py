@@ -1,0 +1,7 @@
+"""What a check raises."""
+
+from __future__ import annotations
+
+
+class Failure(Exception):
+    """A check failed: one sentence."""

@@ -1,0 +1,146 @@
+"""The services of tests/simulation/lives/world.py work in that world: what their modules use of time, threads, Redis,
+source and lake is replaced."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from cutline.common.config.pipeline import RetentionConfig
+from cutline.common.mesh import host as mesh_host
+from cutline.common.mesh import loop as mesh_loop
+from cutline.common.mesh.ports import Pools, Ports
+from cutline.common.store import commands as commands_module
+from cutline.common.store import lives as lives_module
+from cutline.common.store import store as store_module
+from cutline.common.store.store import PipelineStore
+from cutline.services.enumerator import driver as enumerator_driver
+from cutline.services.enumerator import pipelines
+from cutline.services.enumerator.ports import Sources
+from cutline.spark_writer import apply, serve, upkeep
+from cutline.spark_writer.sinks.iceberg import purging
+from tests.simulation.actors import Actors, Event
+from tests.simulation.lives import members
+from tests.simulation.lives.surroundings import (
+    Host,
+    Lake,
+    LeaderStreams,
+    Lease,
+    Pool,
+    Publications,
+    Registry,
+    Source,
+    adopt,
+    drop_branches,
+    expire,
+    forget,
+    store_of,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.lives.world import LivesWorld
+
+RETENTION = RetentionConfig.model_construct(grace_seconds=6.0, savepoints=2, savepoint_days=None)
+EXPIRE_SECONDS = 4.0
+SWEEP_SECONDS = 15.0
+KEPT_SECONDS = 300.0
+
+
+def _thread_of(actors: Actors) -> Any:
+    """`threading.Thread` of a process of the world."""
+
+    class Thread:
+        def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
+            self._call, self._actor, self._process = partial(target, *args), None, actors.current.process  # type: ignore[union-attr]
+
+        def start(self) -> None:
+            self._actor = cast(Any, actors.start(self._process, self._call))
+
+        def is_alive(self) -> bool:
+            return self._actor is not None and not self._actor.done
+
+        def join(self) -> None:
+            while self.is_alive():
+                actors.sleep(0.5)
+
+    return Thread
+
+
+@contextmanager
+def simulated(world: LivesWorld) -> Iterator[None]:
+    """The services work in this world."""
+    actors = world.actors
+
+    def started(store: PipelineStore, lake: Any, *, engine: str, retention: Any, clock: Any) -> Any:
+        return apply.Incarnation(store, lake, engine=engine, retention=RETENTION, clock=world.clock.time)
+
+    secrets = SimpleNamespace(token_hex=lambda size: world.drawn.randbytes(size).hex())
+    threading = SimpleNamespace(Thread=_thread_of(actors), Event=partial(Event, actors))
+    lead = partial(serve.Lead)
+    nobody = SimpleNamespace(of=lambda _: None, sweep=lambda _: None)
+    session = SimpleNamespace(start=lambda _: None, for_pipeline=lambda *_: None, first_line=str)
+    new: list[tuple[Any, dict[str, Any]]] = [
+        (lives_module, {"time": world.clock, "secrets": secrets, "_KEPT_SECONDS": KEPT_SECONDS}),
+        (store_module, {"time": world.clock, "secrets": secrets}),
+        (commands_module, {"secrets": secrets}),
+        (mesh_loop, {"TICK_SECONDS": 1.0}),
+        (mesh_host, {"TICK_SECONDS": 0.5}),
+        (pipelines, {"SWEEP_SECONDS": SWEEP_SECONDS}),
+        (enumerator_driver, {"STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5}),
+        (serve, {
+            "time": world.clock, "threading": threading, "session": session, "_check": lambda _: None,
+            "Lake": partial(Lake, world), "catalogue": SimpleNamespace(faults=lambda *_: []), "Incarnation": started,
+            "Lead": lambda **known: lead(**{name: Event(actors) for name in ("stop", "hand_over", "ended")}, **known),
+        }),
+        (apply, {
+            "time": world.clock, "Publications": Publications, "KeyIndexes": lambda _: nobody, "adopt": adopt,
+            "sync_files": list,
+            "ThreadPoolExecutor": Pool, "network_volume_of": lambda _: None,
+        }),
+        (upkeep, {
+            "time": world.clock, "threading": threading, "expire": expire, "drop_branches": drop_branches,
+            "remove_orphans": lambda *_, **__: [], "EXPIRE_SECONDS": EXPIRE_SECONDS,
+        }),
+        (purging, {"items": list, "forget": forget}),
+    ]  # fmt: skip
+    before = [(module, {name: vars(module)[name] for name in names}) for module, names in new]
+    for module, names in new:
+        vars(module).update(names)
+    logger = logging.getLogger("cutline")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for module, names in before:
+            vars(module).update(names)
+
+
+async def enumerators(world: LivesWorld) -> None:
+    """One enumerator process."""
+    environment: Any = SimpleNamespace(readers=1, writers=1, run=None)
+    host: Any = Host("enumerator", world, store_of(world), ports_of(world))
+    await pipelines.serve(host, environment, Sources(open=Source, verify_reach=lambda source, place: None))
+
+
+async def serve_members(world: LivesWorld, role: str) -> None:
+    """One reader process, or writer process."""
+    await members.serve(world, role, replace(ports_of(world), notes=members.Presence(world)))
+
+
+def ports_of(world: LivesWorld) -> Ports:
+    """The ports of one process."""
+    threads: Any = SimpleNamespace(call=world.actors.in_thread, end=lambda call=None: None)
+    store: Any = SimpleNamespace(call=world.in_store)
+    pools = Pools(own=lambda name, most: threads, store=store, sweep=threads, remove=store, encode=threads)
+    links: Any = partial(members.Links, world)
+    return Ports(
+        clock=world.clock, token=lambda size: world.drawn.randbytes(size).hex(), pools=pools, notes=Registry(world),
+        links=links, streams=LeaderStreams(world), lease=partial(Lease, world),
+    )  # fmt: skip
