@@ -1,7 +1,7 @@
 """Applies completed checkpoints to the lake, in this order of durability:
 
 1. claim a number w: everything is made on branches `staging_w`, which no other process writes and nobody reads;
-2. for each table, continue from `work` of the newest publication on the chain (common/store/chain.py);
+2. for each table, continue from `work` of the newest publication on the chain (common/journal/publishing.py);
 3. apply the chain's later entries, several at once when behind: adopt chunk files, then delete and add what changed;
    the files written to the lake and its catalogue are synced (sinks/iceberg/durable.py);
 4. publication N, put if absent: **the commit point**. A start whose publication is refused ends, and the next begins;
@@ -44,13 +44,15 @@ from cutline.common import logs
 from cutline.common.causes import Cause, Code
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.journal.batches import Batch, next_batch
+from cutline.common.journal.plan import StagedLost, TableStep, catch_up_plans, table_steps
+from cutline.common.journal.publishing import may_show, publication
+from cutline.common.journal.view import JournalView
 from cutline.common.schema import TableSchema
-from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
+from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.java_errors import first_line
-from cutline.spark_writer.journal import JournalView
-from cutline.spark_writer.plan import TableStep, catch_up_plans, table_steps
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import quarantine, read_again
 from cutline.spark_writer.retention import tags_of
@@ -65,7 +67,7 @@ from cutline.spark_writer.sinks.iceberg.foreign import ACCEPT, OURS, Shown, Thei
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.publications import Publications
-from cutline.spark_writer.sinks.iceberg.staged import StagedLost, adopt
+from cutline.spark_writer.sinks.iceberg.staged import adopt
 from cutline.spark_writer.sinks.iceberg.table import Change, ForeignCommit, LakeTable, TableFault, snapshot_lost
 from cutline.spark_writer.tables import Tables
 from cutline.spark_writer.upkeep import Upkeep
@@ -359,7 +361,7 @@ class Incarnation:
         return bases
 
     def _catch_up(self, returning: Mapping[str, Quarantine], batch: Batch) -> dict[str, list[TableStep] | None]:
-        return catch_up_plans(returning, batch, self.progress.applied, self._journal, self._store.schemas)
+        return catch_up_plans(returning, batch, self.progress.applied, self._journal.history, self._store.schemas)
 
     def _plans(self, batch: Batch) -> dict[str, Plan]:
         """Return the steps of each table that a batch changes, and of the quarantined tables that are tried again."""

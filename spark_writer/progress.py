@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cutline.common.journal.applies import Applies
 from cutline.common.measures import Measures
 from cutline.common.store.records import Publication, Quarantine, Work
-from cutline.spark_writer.applies import Applies
 from cutline.spark_writer.sinks.iceberg.columns import Layout
 from cutline.spark_writer.sinks.iceberg.engine import Engine
 from cutline.spark_writer.sinks.iceberg.foreign import Theirs

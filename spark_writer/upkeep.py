@@ -18,12 +18,12 @@ from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError, Unavailable
+from cutline.common.journal.view import JournalView
 from cutline.common.measures import OTHERS
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.java_errors import first_line
-from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import may_be_own
 from cutline.spark_writer.retention import Retained, retained, tags_of

@@ -31,7 +31,7 @@ _HEADER = """\
 # {purpose}
 #
 # It is the chart in k8s/chart with the values of k8s/chart/ci/{case}.yaml: put your image, buckets, source and tables
-# in their place, make the Secrets that the pods name (docs/operations.md, "Kubernetes"), then
+# in their place, make the Secrets that the pods name (docs/operations/kubernetes.md), then
 #
 #   kubectl apply --server-side -f {name}
 #

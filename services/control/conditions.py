@@ -1,7 +1,7 @@
 """What a person must act on, judged from the metrics: the same conditions as the rules in k8s/monitoring/alerts.yaml
 (pure). A test judges the same samples by both.
 
-What must change together: a condition here, its rule there, its section in docs/operations.md.
+What must change together: a condition here, its rule there, its section in docs/operations/messages.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Condition:
     @property
     def runbook(self) -> str:
         """The section of the operations guide."""
-        return f"operations.md#{self.name.lower()}"
+        return f"operations/messages.md#{self.name.lower()}"
 
 
 def _where(name: str, holds: Callable[[float], bool]) -> Callable[[Samples], list[Labels]]:

@@ -7,8 +7,8 @@
    process, the mesh takes its next epoch (the Spark writer: leads again), and the lake shows later publications.
 4. The readers become four, and two again.
 5. One service after the other is upgraded to the second build; the lake goes on after each.
-6. Everything stops, and the volumes of lake, store and catalogue are copied, as docs/operations.md says. The stack goes
-   on for some publications; then the copy is put back, and the stack starts on it.
+6. Everything stops, and the volumes of lake, store and catalogue are copied, as docs/operations/run.md says. The stack
+   goes on for some publications; then the copy is put back, and the stack starts on it.
 7. The changes stop, and every table of the lake is compared with the source, by key and content.
 
 Exits with 1 if any row differs. The containers' logs are then in build/acceptance.log.

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ProtocolError
-from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, only, publication
+from cutline.common.journal.batches import Batch, next_batch, only
+from cutline.common.journal.publishing import may_show, publication
+from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work, changes
 from tests.support import records
 from tests.support.causes import because

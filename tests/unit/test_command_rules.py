@@ -231,8 +231,8 @@ async def test_the_api_and_the_dashboard_show_the_same_rules(tmp_path: Path) -> 
 
 
 def test_the_docs_have_the_same_rules() -> None:
-    """The table of docs/operations.md: each operation, its role, the states in which and the phases for which it is."""
-    page = (FOLDER.parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    """The table of run.md: each operation, its role, the states in which and the phases for which it is."""
+    page = (FOLDER.parents[2] / "docs" / "operations" / "run.md").read_text(encoding="utf-8")
     for row in OPERATIONS.values():
         states = ", ".join(state for state in STATES if state in row.states)
         assert f"| `{row.name}` | {row.role} | {states} | {', '.join(row.phases) or 'any'} |" in page, row.name

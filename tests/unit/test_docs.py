@@ -18,7 +18,7 @@ from cutline.services.sources.mysql.requirements import SUPPORTED
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PRODUCT = ("common", "services", "spark_writer")
 MOST_WORDS = 1800
 
@@ -36,7 +36,7 @@ ICEBERG = {
     "list<item: float>": "list<float>",
 }
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def code(page: Path) -> str:
@@ -120,13 +120,13 @@ def text_of(node: ast.AST) -> str:
 
 
 def test_the_supported_servers_are_those_of_the_code() -> None:
-    for name in ("operations.md", "limits.md"):
+    for name in ("operations/source.md", "limits.md"):
         assert SUPPORTED in (ROOT / "docs" / name).read_text(encoding="utf-8"), name
 
 
 def test_operations_quote_messages_as_the_code_prints_them() -> None:
     """Each first cell of a table headed `message`; `…` stands for whatever is put in, or left out, there."""
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "operations").glob("*.md"))
     tables = re.findall(r"^\| message \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.MULTILINE)
     quoted = [cell for table in tables for cell in re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)]
     assert len(quoted) > 50

@@ -38,11 +38,11 @@ def test_every_metric_of_rules_and_dashboard_is_rendered() -> None:
 
 
 def test_every_rule_links_to_its_own_section_of_the_operations_guide() -> None:
-    guide = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "operations" / "messages.md").read_text(encoding="utf-8")
     headings = set(re.findall(r"^#+ (.+)$", guide, re.MULTILINE))
     for name, rule in RULES.items():
         assert name in headings, name
-        assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
+        assert rule["annotations"]["runbook_url"] == f"docs/operations/messages.md#{name.lower()}"
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cutline.common.journal.applies import Applies
 from cutline.common.mesh.log_lines import without_secrets
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.marks import KEPT, Marks
@@ -29,7 +30,6 @@ from cutline.services.enumerator.grids import AGAIN_SECONDS, Grids, SnapshotRate
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.tables import LIVE, SNAPSHOT, Table
-from cutline.spark_writer.applies import Applies
 from tests.support import records
 from tests.support.causes import because
 

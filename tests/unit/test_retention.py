@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.store.chain import follow, publication
+from cutline.common.journal.publishing import publication
+from cutline.common.store.chain import follow
 from cutline.common.store.records import Entry, Publication, Quarantine, Work
 from cutline.spark_writer.retention import retained, tags_of
 from tests.support import records

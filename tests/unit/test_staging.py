@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.journal.plan import Staged
 from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, Column, TableSchema
 from cutline.common.store import backends
 from cutline.common.store.records import StagedFile
@@ -26,7 +27,7 @@ from cutline.services.writer import machine, staging
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk, Staging
 from cutline.spark_writer.sinks.iceberg.columns import Layout
 from cutline.spark_writer.sinks.iceberg.local import reduced
-from cutline.spark_writer.sinks.iceberg.staged import LIVE, Staged, rows_of
+from cutline.spark_writer.sinks.iceberg.staged import LIVE, rows_of
 from tests.support import records
 
 T = TableSchema(

@@ -21,7 +21,7 @@ from cutline.services.sources.mysql.server import (
 )
 
 SUPPORTED = "MySQL 8.0, 8.4 and 9.7, MariaDB 10.11, 11.4 and 11.8"
-"""The versions that Cutline is made for (docs/operations.md says which of them were tried); others of the same age
+"""The versions that Cutline is made for (docs/operations/source.md says which were tried); others of the same age
 may work, older ones than these are refused:"""
 _OLDEST = {"mysql": (8, 0), "mariadb": (10, 5)}
 _FLAVOURS = {"mysql": "MySQL", "mariadb": "MariaDB"}

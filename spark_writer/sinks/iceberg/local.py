@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cutline.common.journal.plan import Staged
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.iceberg.columns import Layout
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector
 from cutline.spark_writer.sinks.iceberg.staged import (
     LIVE,
-    Staged,
     changes_of,
     grouped,
     key_names,

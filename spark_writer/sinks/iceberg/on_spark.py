@@ -37,6 +37,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from cutline.common.journal.plan import Staged, StagedLost
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.iceberg import objects
@@ -51,8 +52,6 @@ from cutline.spark_writer.sinks.iceberg.partitioning import write_files
 from cutline.spark_writer.sinks.iceberg.position_deletes import VECTORS_VERSION, read_deleted, write_deleted
 from cutline.spark_writer.sinks.iceberg.staged import (
     LIVE,
-    Staged,
-    StagedLost,
     changes_of,
     grouped,
     key_names,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cutline.common.errors import ProtocolError
+from cutline.common.journal.plan import Staged, StagedLost
 from cutline.common.keys import comparable
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.backends import store_errors
@@ -34,33 +35,6 @@ from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
 LIVE = "_live"
 GROUP_ROWS, GROUP_BYTES = 1_000_000, 1 << 30
 """A group of staged files becomes a data file, or one for each partition."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
-    """One staged file of a batch, or its row groups `part`: its journal record, the schema and the number of its rows.
-
-    The part with the first row group stands for the whole file where that is verified.
-    """
-
-    record: StagedFile
-    schema: TableSchema
-    part: range | None = None
-    part_rows: int = 0
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.record.rows if self.part is None else self.part_rows
-
-    @property
-    def size(self) -> int:
-        """The bytes of these rows in the file, about."""
-        return self.record.size * self.rows // max(1, self.record.rows)
-
-
-class StagedLost(ProtocolError):
-    """A staged file is missing or differs from its record: a fault of the store, not of the file's table."""
 
 
 def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> list[Any]:

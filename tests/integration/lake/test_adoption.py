@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from cutline.common import parquet
 from cutline.common.file_metrics import file_metrics
+from cutline.common.journal.plan import StagedLost
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import FileMetrics
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
 from cutline.spark_writer.sinks.iceberg import staged
-from cutline.spark_writer.sinks.iceberg.staged import StagedLost
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.conftest import FULL
 from tests.support.spark_bench import Row, SparkBench, T, U, order, same, schema, stock

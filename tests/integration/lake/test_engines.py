@@ -16,9 +16,9 @@ import pytest
 
 from cutline.common.config.pipeline import TableOptions
 from cutline.common.errors import ProtocolError
+from cutline.common.journal.plan import StagedLost
 from cutline.services.writer import staging
 from cutline.spark_writer.sinks.iceberg import local, on_spark, partitioning, staged
-from cutline.spark_writer.sinks.iceberg.staged import StagedLost
 from tests.conftest import FULL
 from tests.support.spark_bench import SparkBench, T, order, schema
 from tests.support.spark_cluster import Cluster

@@ -48,7 +48,7 @@ def secured(nothing_left_running: None, tmp_path: Path) -> Iterator[SecuredRedis
 
 def rules() -> list[str]:
     """The rights that the operations guide gives to Cutline's user."""
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "operations" / "messages.md").read_text(encoding="utf-8")
     found = re.search(r"^ACL SETUSER cutline ((?:.*\\\n)*.*)$", text, re.MULTILINE)
     assert found is not None
     return [word for word in found[1].replace("\\\n", " ").split() if not word.startswith(">")]

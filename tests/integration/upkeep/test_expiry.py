@@ -17,12 +17,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config.pipeline import RetentionConfig
+from cutline.common.journal.plan import Staged
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import apply, upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
 from cutline.spark_writer.sinks.iceberg.columns import Layout
-from cutline.spark_writer.sinks.iceberg.staged import Staged
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.conftest import FULL
 from tests.support.spark_bench import EVERYWHERE, Row, SparkBench, T, U, newest, order, same, stock

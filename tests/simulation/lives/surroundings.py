@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.journal.plan import StagedLost
 from cutline.common.mesh.ports import Ports
 from cutline.common.schema import TableSchema
 from cutline.common.store.access import AccessFiles
@@ -28,7 +29,6 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.spark_writer.sinks.iceberg.owner import ID, OWNER, Owner, Relation
-from cutline.spark_writer.sinks.iceberg.staged import StagedLost
 from cutline.spark_writer.sinks.iceberg.table import SOURCE, TableFault
 from tests.support.binlog_bytes import schema_of
 

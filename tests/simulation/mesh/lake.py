@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.journal.batches import Batch, next_batch
+from cutline.common.journal.publishing import may_show, publication
 from cutline.common.schema import TableSchema
-from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
+from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import CheckpointEntry, Entry, Publication, StagedFile, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.retention import tags_of
@@ -85,7 +87,7 @@ def applied(
 
 
 class SparkWriter:
-    """One start of the Spark writer: works on its own branch, publishes, moves `main`. The real common/store/chain.py
+    """One start of the Spark writer: works on its own branch, publishes, moves `main`. The real common/journal
     decides what to apply next and composes publications; the order of steps is that of spark_writer/apply.py."""
 
     def __init__(self, world: Any, w: int) -> None:

@@ -30,7 +30,9 @@ UNSAVED = "services/reader/unsaved.py"
 READER_TABLES = "services/reader/tables.py"
 WATERMARK = "services/sources/mysql/watermark.py"
 WRITER = "services/writer/machine.py"
+BATCHES = "common/journal/batches.py"
 CHAIN = "common/store/chain.py"
+PUBLISHING = "common/journal/publishing.py"
 STORE = "common/store/store.py"
 RETENTION = "spark_writer/retention.py"
 READS = "tests/simulation/source/reads.py"
@@ -293,11 +295,16 @@ MUTANTS = (
     ),
     mutant(
         "a checkpoint inside a transaction is published",
-        CHAIN,
+        BATCHES,
         "        if not entry.inside and entry.slot",
         "        if entry.slot",
     ),
-    mutant("a table is shown before it is live", CHAIN, "if at_cut.show and held is None:", "if done is not None:"),
+    mutant(
+        "a table is shown before it is live",
+        PUBLISHING,
+        "if at_cut.show and held is None:",
+        "if done is not None:",
+    ),
     mutant(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
         READING,
@@ -317,7 +324,7 @@ MUTANTS = (
     ),
     mutant(
         "main moves to an older publication",
-        CHAIN,
+        PUBLISHING,
         "((own and shown_n <= n) or shown_n not in chain(min(shown_n, n)))",
         "True",
     ),

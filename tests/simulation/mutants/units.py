@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import CHAIN, ENUMERATOR, LEADER, READER, READER_TABLES, RETENTION, STORE, Mutant
+from tests.simulation.mutants import BATCHES, ENUMERATOR, LEADER, READER, READER_TABLES, RETENTION, STORE, Mutant
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 ROUTES = "services/sources/mysql/binlog/routes.py"
@@ -390,7 +390,7 @@ UNITS = (
     ),
     unit(
         "after a restore a publication is made where the store takes none any more",
-        CHAIN,
+        BATCHES,
         "if not entry.inside and entry.slot >= publish_from:",
         "if not entry.inside:",
         "test_chain.py::test_after_a_restore_to_before_what_retention_noted_the_first_cuts_are_applied_and_not_published",

@@ -1,20 +1,47 @@
-"""Plans the changes to each table: those of a batch of checkpoints, and those that a quarantined table missed."""
+"""The changes to each table: those of a batch of checkpoints, and those that a quarantined table missed (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cutline.common.errors import ProtocolError
+from cutline.common.journal.batches import Batch, next_batch, only
 from cutline.common.schema import TableSchema
-from cutline.common.store.chain import Batch, next_batch, only
 from cutline.common.store.records import CheckpointEntry, Quarantine, StagedFile, Work
-from cutline.spark_writer.journal import JournalView
-from cutline.spark_writer.sinks.iceberg.staged import Staged
 
 Schemas = Callable[[Collection[str]], Mapping[str, TableSchema]]
 """Reads schemas by their hashes."""
+History = Callable[[int, int], Iterable[CheckpointEntry]]
+"""Reads the chain's checkpoints above one number up to another, oldest first; ProtocolError if some are gone."""
 _INACTIVE = ("waiting", "quarantined", "dropped", "paused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """One staged file of a batch, or its row groups `part`: its journal record, the schema and the number of its rows.
+
+    The part with the first row group stands for the whole file where that is verified.
+    """
+
+    record: StagedFile
+    schema: TableSchema
+    part: range | None = None
+    part_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.record.rows if self.part is None else self.part_rows
+
+    @property
+    def size(self) -> int:
+        """The bytes of these rows in the file, about."""
+        return self.record.size * self.rows // max(1, self.record.rows)
+
+
+class StagedLost(ProtocolError):
+    """A staged file is missing or differs from its record: a fault of the store, not of the file's table."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +87,7 @@ def table_steps(batch: Batch, done: Mapping[str, Work], schemas: Schemas) -> lis
 
 
 def catch_up_plans(
-    returning: Mapping[str, Quarantine], batch: Batch, applied: int, journal: JournalView, schemas: Schemas
+    returning: Mapping[str, Quarantine], batch: Batch, applied: int, history: History, schemas: Schemas
 ) -> dict[str, list[TableStep] | None]:
     """Return the steps that bring each of these quarantined tables to the end of a batch.
 
@@ -82,7 +109,7 @@ def catch_up_plans(
         return plans
     entries: dict[str, list[CheckpointEntry]] = {table_id: [] for table_id in after}
     try:
-        for entry in journal.history(after=min(after.values()), last=batch.last):
+        for entry in history(min(after.values()), batch.last):
             for table_id in entries:
                 table = entry.tables.get(table_id) if entry.slot > after[table_id] else None
                 if table is not None and table.generation == tables[table_id].generation:

@@ -1,4 +1,4 @@
-"""The journal as read by one start of the Spark writer: its newest slot, its chain, the entries not yet applied."""
+"""The journal as read by one start of a follower: its newest slot, its chain, the entries not yet applied."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class JournalView:
         """Return up to `most` of the chain's checkpoints above `after`, oldest first."""
         return [self._checkpoint(slot, self._entry(slot)) for slot in self.chain.after(after)[:most]]
 
-    def history(self, *, after: int, last: int) -> Iterator[CheckpointEntry]:
+    def history(self, after: int, last: int) -> Iterator[CheckpointEntry]:
         """Yield the chain's checkpoints above `after` up to `last`, read anew, oldest first.
 
         ProtocolError if the journal does not have them all.

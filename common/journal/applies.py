@@ -1,4 +1,4 @@
-"""The last batches that a start of the Spark writer applied, for the status: how long, which tables, when published."""
+"""The last batches that a start of a follower applied, for the status: how long, which tables, when published."""
 
 from __future__ import annotations
 
