@@ -42,6 +42,7 @@ class Code(StrEnum):
     PLACE = "place"
     REFUSED = "refused"
     CONFIGURATION = "configuration"
+    SYNTAX = "syntax"
     UNAVAILABLE = "unavailable"
     REDIS_FULL = "redis_full"
     SERVER_ID = "server_id"
@@ -166,6 +167,11 @@ MEANINGS: Mapping[Code, Meaning] = {
             Code.CONFIGURATION,
             "A setting, a grant or a request is wrong, or does not allow what was asked.",
             "Correct it, then try again.",
+        ),
+        (
+            Code.SYNTAX,
+            "A pipeline file, or a request's body, is not YAML, or gives a key twice.",
+            "Correct it at the line and column that the sentence names.",
         ),
         (
             Code.UNAVAILABLE,

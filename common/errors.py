@@ -21,8 +21,9 @@ A library's error becomes one of these where Cutline calls the library (`raise .
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from cutline.common.causes import Cause, Code, joined
 
@@ -55,10 +56,18 @@ class ConfigError(CutlineError):
 
     code = Code.CONFIGURATION
 
-    def __init__(self, *faults: Cause | str) -> None:
-        """Take one or more faults, each a cause, or its sentence."""
-        self.faults = tuple(fault if isinstance(fault, Cause) else Cause(self.code, fault) for fault in faults)
-        super().__init__(joined(self.faults))
+    def __init__(self, cause: Cause | str, remedy: str = "") -> None:
+        """Take the only fault: a cause, or its sentence and remedy."""
+        super().__init__(cause, remedy)
+        self.faults: tuple[Cause, ...] = (self.cause,)
+
+    @classmethod
+    def several(cls, faults: Iterable[Cause]) -> Self:
+        """The error for at least one fault."""
+        found = tuple(faults)
+        error = cls(joined(found))
+        error.faults = found
+        return error
 
 
 class SourceRefused(ConfigError):

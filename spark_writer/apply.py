@@ -487,11 +487,11 @@ class Incarnation:
         between = [slot for slot in self._journal.chain.after(before) if slot < record.n]
         if any(self._store.publication(slot) is not None for slot in between):
             # A table that this record does not show at its own cut would fall back behind those publications.
-            raise Unavailable(f"another Spark writer has published up to {record.n}; starting again after it")
+            raise Unavailable(f"another Spark writer has published up to {record.n}", "starting again after it")
         if self._store.deleting() or self._store.has_ended():
-            raise Unavailable(f"pipeline {self._store.name} is deleted; publication {record.n} is not made")
+            raise Unavailable(f"pipeline {self._store.name} is deleted", f"publication {record.n} is not made")
         if not self._store.publish(record):
-            raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
+            raise Unavailable(f"publication {record.n} was made by another Spark writer", "starting again after it")
         self._reached("published")
         if record.source_time is not None:
             progress.measures.observe("commit_to_publication", max(0.0, record.published_at - record.source_time))
@@ -574,7 +574,7 @@ class Incarnation:
                 )
         self._reached("shown")
         if not all(moved for _, moved in shown):
-            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {progress.w}); starting again")
+            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {progress.w})", "starting again")
         self._publications.write(record, before, self._left_behind() if before is None else ())
         self._reached("recorded")
         self._shown = record

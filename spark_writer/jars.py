@@ -150,8 +150,9 @@ def fetch(
                     (Path(fresh) / "jars" / _ivy_name(jar)).replace(Path(fresh) / jar.file)
                     if not jar.is_in(Path(fresh)):
                         raise Unavailable(
-                            f"{jar.coordinates} was fetched but is not the file that Cutline was tested with (SHA-256 "
-                            f"{jar.sha256}); try again, or name another repository"
+                            f"{jar.coordinates} was fetched but is not the file that Cutline was tested with (SHA-256"
+                            f" {jar.sha256})",
+                            "try again, or name another repository",
                         )
                 for jar in lacking:
                     (Path(fresh) / jar.file).replace(target / jar.file)
@@ -164,8 +165,8 @@ def _writable(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(
-            f"the folder {target} can't be written ({error.strerror}); give this user write permission to it, or set "
-            "CUTLINE_CACHE to another folder"
+            f"the folder {target} can't be written ({error.strerror})",
+            "give this user write permission to it, or set CUTLINE_CACHE to another folder",
         ) from error
 
 

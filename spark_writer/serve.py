@@ -161,9 +161,9 @@ def _check(spark: Any) -> None:
     try:
         ended = spark.sparkContext._jsc.sc().isStopped()
     except Exception as error:
-        raise Unavailable(f"Spark's JVM does not answer ({first_line(error)}); starting again") from error
+        raise Unavailable(f"Spark's JVM does not answer ({first_line(error)})", "starting again") from error
     if ended:
-        raise Unavailable("Spark has stopped; starting again")
+        raise Unavailable("Spark has stopped", "starting again")
 
 
 def owner_of(life: Life, config: PipelineConfig) -> Owner:
@@ -177,9 +177,9 @@ def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) ->
     def open_lake(version: int) -> tuple[Lake, PipelineConfig]:
         definition = pipeline.definition(version)
         if definition is None:
-            raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
+            raise ConfigError(f"the definition of pipeline {name} is gone from the store", "run `cutline run` again")
         if faults := catalogue.faults(definition["sink"], store_url):
-            raise ConfigError(*faults)
+            raise ConfigError.several(faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(spark, definition["sink"])
         owner, sink = owner_of(pipeline.life, config), config.sink

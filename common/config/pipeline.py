@@ -23,7 +23,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from cutline.common.config.faults import Strict, fault, location, repeated_keys, sentence
+from cutline.common.causes import Cause, Code
+from cutline.common.config.faults import Strict, cause_of, fault, location, repeated_keys
 from cutline.common.config.reserved import NAMESPACE
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, redacted
@@ -223,7 +224,7 @@ class TableOptions(Strict):
     def _not_ours(cls, properties: dict[str, str]) -> dict[str, str]:
         for name in properties:
             if name.startswith(("cutline.", "write.metadata.metrics.column.")) or name in OUR_PROPERTIES:
-                raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets; remove it")
+                raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets", "remove it")
         return properties
 
     @field_validator("sort", mode="after")
@@ -232,7 +233,7 @@ class TableOptions(Strict):
         names = [sorted_by(column)[0] for column in sort]
         for name in names:
             if not name.strip() or names.count(name) > 1:
-                raise fault(f"sorts by {name!r}, which is empty or there twice; name each column once")
+                raise fault(f"sorts by {name!r}, which is empty or there twice", "name each column once")
         return sort
 
     @field_validator("partition", mode="after")
@@ -244,12 +245,13 @@ class TableOptions(Strict):
                 columns.append(partitioned_by(item)[0])
             except ValueError:
                 raise fault(
-                    f"partitions by {item!r}, which is no known transform; write a column's name, year(column),"
-                    " month(column), day(column), hour(column), bucket(16, column) or truncate(10, column)"
+                    f"partitions by {item!r}, which is no known transform",
+                    "write a column's name, year(column), month(column), day(column), hour(column), bucket(16,"
+                    " column) or truncate(10, column)",
                 ) from None
         for name in columns:
             if columns.count(name) > 1:
-                raise fault(f"partitions by {name!r} twice; name each column once")
+                raise fault(f"partitions by {name!r} twice", "name each column once")
         return partition
 
     @model_validator(mode="after")
@@ -259,7 +261,7 @@ class TableOptions(Strict):
         if (problem := _glob_problem(self.tables)) is not None:
             raise fault(f"has tables {problem}")
         if self.chunk_by and self.identity:
-            raise fault("has identity and chunk_by; a table with an identity is chunked by it, so keep one")
+            raise fault("has identity and chunk_by", "a table with an identity is chunked by it, so keep one")
         return self
 
 
@@ -474,7 +476,7 @@ class PipelineConfig(Strict):
             if (problem := _glob_problem(pattern)) is not None:
                 raise fault(f"has {problem}")
         if not any(not pattern.startswith("!") for pattern in value):
-            raise fault("includes nothing; name at least one table without a leading !")
+            raise fault("includes nothing", "name at least one table without a leading !")
         return tuple(value)
 
     @field_validator("tags", mode="after")
@@ -483,15 +485,15 @@ class PipelineConfig(Strict):
         for name, value in tags.items():
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", name) or len(value) > 255:
                 raise fault(
-                    f"has {name!r}, which is no tag; a name has up to 63 letters, digits, `.`, `_`, `/` and `-`, a"
-                    " value up to 255 characters"
+                    f"has {name!r}, which is no tag",
+                    "a name has up to 63 letters, digits, `.`, `_`, `/` and `-`, a value up to 255 characters",
                 )
         return tags
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.stop is not None and self.start == "snapshot-only":
-            raise fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too; remove one")
+            raise fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too", "remove one")
         return self
 
     @model_validator(mode="after")
@@ -499,7 +501,8 @@ class PipelineConfig(Strict):
         if self.snapshot.chunks == "exact" and any(options.chunk_by for options in self.table_options):
             raise fault(
                 "has table_options with chunk_by, which snapshot.chunks: exact does not support (a row whose column"
-                " changes would move to another chunk); use replay"
+                " changes would move to another chunk)",
+                "use replay",
             )
         return self
 
@@ -544,8 +547,8 @@ class PipelineConfig(Strict):
         try:
             return cls.model_validate(carried)
         except ValidationError as error:
-            faults = (f"the store's definition: {sentence(detail, cls)}" for detail in error.errors())
-            raise ConfigError(*faults) from error
+            faults = (cause_of(detail, cls).before("the store's definition: ") for detail in error.errors())
+            raise ConfigError.several(faults) from error
 
 
 def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:
@@ -610,7 +613,9 @@ def load(path: str | Path) -> PipelineConfig:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"the pipeline file {path} can't be read ({reason}); give the path of a YAML file") from error
+        raise ConfigError(
+            f"the pipeline file {path} can't be read ({reason})", "give the path of a YAML file"
+        ) from error
     return parse(text, where=str(path), folder=path.resolve().parent)
 
 
@@ -622,21 +627,26 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
-        raise ConfigError(f"{place}: this is not YAML ({error.problem}); correct the syntax") from error
+        raise ConfigError(_not_yaml(place, error.problem)) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: this is not YAML ({error}); correct the syntax") from error
+        raise ConfigError(_not_yaml(where, error)) from error
     if root is None or not isinstance(content, dict):
         raise ConfigError(
-            f"{where}: this is not a pipeline; it must be a mapping with the keys name, source, tables and sink"
+            f"{where}: this is not a pipeline", "it must be a mapping with the keys name, source, tables and sink"
         )
     faults = list(repeated_keys(root))
     try:
         config = PipelineConfig.model_validate(content)
     except ValidationError as error:
-        faults += ((*location(root, detail["loc"]), sentence(detail, PipelineConfig)) for detail in error.errors())
+        faults += ((*location(root, detail["loc"]), cause_of(detail, PipelineConfig)) for detail in error.errors())
     if faults:
-        raise ConfigError(*(f"{where}:{line}:{column}: {message}" for line, column, message in sorted(faults)))
+        faults.sort(key=lambda fault: (*fault[:2], str(fault[2])))
+        raise ConfigError.several(cause.before(f"{where}:{line}:{column}: ") for line, column, cause in faults)
     return _absolute(config, folder or Path.cwd())
+
+
+def _not_yaml(place: str, problem: object) -> Cause:
+    return Cause(Code.SYNTAX, f"{place}: this is not YAML ({problem})", "correct the syntax")
 
 
 def _absolute(config: PipelineConfig, folder: Path) -> PipelineConfig:

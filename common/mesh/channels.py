@@ -229,7 +229,7 @@ def _interpret(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, 
         elif "equal or smaller" in str(answer):
             if not repeated:
                 raise ProtocolError(
-                    f"channel {name} already has a message {entry.number} that is not ours; stop the second sender"
+                    f"channel {name} already has a message {entry.number} that is not ours", "stop the second sender"
                 )
             existing.append(entry)
         elif isinstance(answer, (OutOfMemoryError, ReadOnlyError)) or str(answer).startswith("MISCONF"):
@@ -237,7 +237,7 @@ def _interpret(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, 
         else:
             raise ProtocolError(f"channel {name} can't take message {entry.number}: Redis says {answer}") from answer
     if refused is not None:
-        raise Unavailable(f"Redis refused message {refused[0]} ({refused[1]}); give it memory or make it writable")
+        raise Unavailable(f"Redis refused message {refused[0]} ({refused[1]})", "give it memory or make it writable")
     if isinstance(answers[-1], ResponseError):
         raise ProtocolError(f"channel {name} is not a stream: Redis says {answers[-1]}") from answers[-1]
     return existing
@@ -256,7 +256,7 @@ async def _verify(wire: Wire, name: str, entries: Sequence[_Entry]) -> None:
                 remedy = "stop the second sender"
                 if entry.number == 1:
                     remedy = "give each store its own Redis, or remove the keys of an earlier store"
-                raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours; {remedy}")
+                raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours", remedy)
 
 
 class LeaderLost(Unavailable):
@@ -365,7 +365,7 @@ class Sender:
         size = len(header) + len(body)
         if size > MAX_MESSAGE_BYTES or len(header) > FRAGMENT_BYTES:
             raise ProtocolError(
-                f"a message of {size} bytes (header {len(header)}) is too large for channel {self.name}; split it"
+                f"a message of {size} bytes (header {len(header)}) is too large for channel {self.name}", "split it"
             )
         self._busy = True
         most = min(FRAGMENT_BYTES, max(self.credit_bytes, LEAST_CREDIT_BYTES)) if counted else FRAGMENT_BYTES
@@ -612,8 +612,8 @@ class Receiver:
     def _listen(self, now: float) -> None:
         if self._leader is not None and self._silence.read(now, heard=self._inlets[self._leader].heard == now):
             raise LeaderLost(
-                f"the enumerator that leads this epoch has sent nothing for {self._silence.seconds:.0f} s; start an"
-                " enumerator if none runs"
+                f"the enumerator that leads this epoch has sent nothing for {self._silence.seconds:.0f} s",
+                "start an enumerator if none runs",
             )
 
     async def _check_silence(self, now: float) -> None:
@@ -640,7 +640,7 @@ def _take_entry(
     if fields[::2] not in ([b"h", b"b", b"c"], [b"h", b"b", b"c", b"f"]):
         names = ", ".join(repr(f.decode(errors="replace")) for f in fields[::2])
         raise ProtocolError(
-            f"channel {inlet.name} has a foreign entry {entry_id.decode()} with fields {names}; stop its writer"
+            f"channel {inlet.name} has a foreign entry {entry_id.decode()} with fields {names}", "stop its writer"
         )
     header, body, crc = fields[1], fields[3], fields[5]
     number = inlet.last + 1
@@ -650,14 +650,14 @@ def _take_entry(
         )
     if crc != b"%d" % crc32(body, crc32(header)):
         raise ProtocolError(
-            f"message {number} of channel {inlet.name} is corrupt (its crc32 is wrong); check Redis and its machine"
+            f"message {number} of channel {inlet.name} is corrupt (its crc32 is wrong)", "check Redis and its machine"
         )
     inlet.last = number
     size = len(header) + len(body)
     if len(fields) == 6:
         if inlet.parts_expected:
             raise ProtocolError(
-                f"message {number} of channel {inlet.name} came inside a fragmented one; stop the second sender"
+                f"message {number} of channel {inlet.name} came inside a fragmented one", "stop the second sender"
             )
     else:
         i, _, n = fields[7].partition(b"/")
@@ -679,7 +679,7 @@ def _take_entry(
         kind = known["type"]
     except (ValueError, TypeError, KeyError) as error:
         raise ProtocolError(
-            f"message {number} of channel {inlet.name} has no readable header; stop its writer"
+            f"message {number} of channel {inlet.name} has no readable header", "stop its writer"
         ) from error
     if kind in ("open", "idle"):
         return None, size

@@ -168,7 +168,8 @@ class Host:
             if store is None or not isinstance(entry, EpochEntry):
                 raise ProtocolError(
                     f"Redis announces epoch {epoch} of {pipeline} ({key}), and the store has no such epoch: the"
-                    " pipeline was deleted, or Redis serves another store too; give each store its own Redis"
+                    " pipeline was deleted, or Redis serves another store too",
+                    "give each store its own Redis",
                 )
             members = entry.members.readers if self.role == "reader" else entry.members.writers
             if self.incarnation not in members:

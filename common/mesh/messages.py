@@ -439,13 +439,13 @@ def decode(header: dict[str, Any], body: Any = None) -> Message:
     cls = _TYPES.get(str(header.get("type")))
     if cls is None:
         raise ProtocolError(
-            f"message type {header.get('type')!r} is not known to this version; run one version of Cutline in a mesh"
+            f"message type {header.get('type')!r} is not known to this version", "run one version of Cutline in a mesh"
         )
     try:
         message: Message = from_plain(cls, header)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ProtocolError(
-            f"message {cls.__name__} can't be read: {error}; run one version of Cutline in a mesh"
+            f"message {cls.__name__} can't be read: {error}", "run one version of Cutline in a mesh"
         ) from error
     if body is not None and isinstance(message, Records):
         message = dataclasses.replace(message, body=body)

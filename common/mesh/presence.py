@@ -322,13 +322,13 @@ def choice(
     """
     held = ((status.get("spark_writer") or {}).get("quarantined") or {}).get(table) or {}
     if not held.get("choices"):
-        raise ConfigError(f"no commit of others to the lake table {table} awaits a choice; there is nothing to do")
+        raise ConfigError(f"no commit of others to the lake table {table} awaits a choice", "there is nothing to do")
     if seen is not None and seen != held["seen"]:
-        raise ConfigError(f"others committed to the lake table {table} again; look at its cause, and choose again")
+        raise ConfigError(f"others committed to the lake table {table} again", "look at its cause, and choose again")
     if choice not in held["choices"]:
         raise ConfigError(
-            f"the lake table {table} has the columns of its source table, so this commit of others can't be accepted;"
-            " undo it and retry the table, or overwrite it"
+            f"the lake table {table} has the columns of its source table, so this commit of others can't be accepted",
+            "undo it and retry the table, or overwrite it",
         )
     return {"kind": "lake", "table": table, "choice": choice, "seen": held["seen"]}
 
@@ -350,5 +350,5 @@ def _parsed(body: bytes | str, key: str) -> dict[str, Any]:
         return cast(dict[str, Any], json.loads(body))
     except ValueError as error:
         raise ProtocolError(
-            f"{key} in Redis is not JSON that Cutline wrote; remove that key and find its writer"
+            f"{key} in Redis is not JSON that Cutline wrote", "remove that key and find its writer"
         ) from error

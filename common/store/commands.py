@@ -246,7 +246,7 @@ class Commands:
         location = self._folder.location(path)
         body = opened(data, location)
         if body.get("n") != n:
-            raise ProtocolError(f"{location} holds number {body.get('n')}; restore it from a backup")
+            raise ProtocolError(f"{location} holds number {body.get('n')}", "restore it from a backup")
         return body
 
 
@@ -263,6 +263,6 @@ def _same(command: Command, key: str, kind: str, arguments: Mapping[str, Any]) -
     if (command.key, command.kind, command.arguments) == (key, kind, arguments):
         return command
     raise KeyUsed(
-        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content; use a new key"
-        " for each command"
+        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content",
+        "use a new key for each command",
     )

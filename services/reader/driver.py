@@ -83,8 +83,8 @@ class ReaderDriver:
         definition = store.definition(entry.definition)
         if definition is None:
             raise ProtocolError(
-                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
-                " back"
+                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition",
+                "put its file back",
             )
         self.host, self.ports, self.store, self.epoch = host, host.ports, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)

@@ -81,9 +81,9 @@ def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
     ]
 
 
-def _missing_programs(environment: Environment) -> list[str]:
-    """A sentence for each program that this machine lacks: a Java for Spark, and a Redis unless a URL names one."""
-    faults: list[str] = []
+def _missing_programs(environment: Environment) -> list[Cause]:
+    """A fault for each program that this machine lacks: a Java for Spark, and a Redis unless a URL names one."""
+    faults: list[Cause] = []
     for find in (programs.java, programs.redis) if environment.redis_url is None else (programs.java,):
         try:
             find()
@@ -228,7 +228,7 @@ class Run:
     def _fetching(self, done: int, total: int) -> None:
         """Show how much of Spark's jars is fetched; called while they are fetched, which an error raised here ends."""
         if self._interrupts:
-            raise CutlineError("stopped while fetching Spark's jars; the same command fetches them again")
+            raise CutlineError("stopped while fetching Spark's jars", "the same command fetches them again")
         self._view.update({}, notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
 
     def _interrupted(self) -> None:
@@ -391,7 +391,7 @@ class Run:
         self._view.say("taking a savepoint" + ("; Ctrl-C again stops at once" if self._interrupts else ""))
         while time.monotonic() < deadline:
             if self._interrupts >= stop_at:
-                raise CutlineError("stopped without a savepoint; the same command resumes from the last checkpoint")
+                raise CutlineError("stopped without a savepoint", "the same command resumes from the last checkpoint")
             outcome: Outcome | None = None
             with suppress(Unavailable):
                 if command is None:
@@ -407,8 +407,8 @@ class Run:
                 self._notes = ("waiting for the savepoint's checkpoint",)
             elif outcome.state != "done":
                 raise CutlineError(
-                    f"stopped without a savepoint, since {outcome.cause}; the same command resumes from the last"
-                    " checkpoint"
+                    f"stopped without a savepoint, since {outcome.cause}",
+                    "the same command resumes from the last checkpoint",
                 )
             elif self._published < (slot := int(outcome.result["checkpoint"])):
                 self._notes = (f"the savepoint is checkpoint {slot}; waiting for its publication",)
@@ -418,8 +418,8 @@ class Run:
                 self._view.say(f"savepoint: checkpoint {slot} is published and kept; the same command resumes there")
                 return
         raise CutlineError(
-            f"no savepoint was published within {SAVEPOINT_SECONDS:.0f} s ({'; '.join(self._notes)}); "
-            "the same command resumes from the last checkpoint"
+            f"no savepoint was published within {SAVEPOINT_SECONDS:.0f} s ({'; '.join(self._notes)})",
+            "the same command resumes from the last checkpoint",
         )
 
 

@@ -67,18 +67,9 @@ class Refused(HTTPException):
         self.errors = list(errors)
 
 
-def split(sentence: str) -> tuple[str, str | None]:
-    """Cause and remedy of an error's sentence ("what happened; what to do")."""
-    cause, _, remedy = sentence.rpartition("; ")
-    return (cause, remedy) if cause else (sentence, None)
-
-
 def problem(cause: Cause) -> FieldProblem:
     """A cause as a fault of a request."""
-    if cause.remedy:
-        return FieldProblem(detail=cause.sentence, remedy=cause.remedy, code=cause.code)
-    detail, remedy = split(cause.sentence)
-    return FieldProblem(detail=detail, remedy=remedy, code=cause.code)
+    return FieldProblem(detail=cause.sentence, remedy=cause.remedy or None, code=cause.code)
 
 
 def faults_of(error: CutlineError) -> list[FieldProblem]:
@@ -191,8 +182,8 @@ def _field(fault: Mapping[str, Any]) -> FieldProblem:
         what = "a JSON body" if where == "body" and not path else f"{field} ({where})"
         return FieldProblem(field=field, detail=f"{what} is missing", remedy="add it")
     if kind == "cutline":
-        cause, remedy = split(f"{field} {fault['msg']}")
-        return FieldProblem(field=field, detail=cause, remedy=remedy)
+        context = fault["ctx"]
+        return FieldProblem(field=field, detail=f"{field} {context['message']}", remedy=context["remedy"] or None)
     if kind == "extra_forbidden":
         return FieldProblem(field=field, detail=f"{field} is unknown", remedy="leave it out, or correct its name")
     expected = str(fault["msg"]).removeprefix("Value error, ")

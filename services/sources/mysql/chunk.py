@@ -173,7 +173,7 @@ def _read(
         conn = connections.enter_context(closing(kept.take() if keyed else kept.new()))
         server = identify(conn)
         if mode == "exact" and server.mysql and not server.gtid:
-            raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
+            raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL", "set gtid_mode=ON there, or use replay")
         _same_table(conn, split, identity)
         key = split.ordered.key
         index = index_of(conn, split.table_id, key) if key else None  # before low, which should be taken late
@@ -198,7 +198,7 @@ def _read(
             conn = connections.enter_context(closing(kept.new()))
             if identify(conn) != server:
                 raise Unavailable(
-                    f"Another server answers now than when {split.table_id} was read; the chunk is read again"
+                    f"Another server answers now than when {split.table_id} was read", "the chunk is read again"
                 )
         elif not server.mysql or not keyed:
             end_snapshot(conn)
@@ -263,8 +263,8 @@ def _unprepared(conn: Connection, take: Callable[[], T]) -> T:
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
-        "No moment without prepared XA transactions was found for reading a chunk; commit or roll back those that XA"
-        " RECOVER lists"
+        "No moment without prepared XA transactions was found for reading a chunk",
+        "commit or roll back those that XA RECOVER lists",
     )
 
 
@@ -320,8 +320,8 @@ def _proven(
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
-        f"No moment without an INSERT was found to begin reading {split.table_id}, which has no key; pause its writers"
-        " for a few milliseconds, or add a primary key"
+        f"No moment without an INSERT was found to begin reading {split.table_id}, which has no key",
+        "pause its writers for a few milliseconds, or add a primary key",
     )
 
 

@@ -238,7 +238,7 @@ class Source:
         try:
             password = config.password()
         except ConfigError as error:
-            raise SourceRefused(*error.faults) from error
+            raise SourceRefused.several(error.faults) from error
         return cls(
             host=address.host,
             port=address.port,
@@ -338,8 +338,9 @@ def _prepare(connection: Connection) -> None:
         names = [column[0] for column in cursor.description or ()]
     if wrong := list(session.forced(dict(zip(names, row, strict=True)))):
         raise SourceRefused(
-            f"{address(connection)} changes Cutline's session: {', '.join(wrong)}; a proxy or a rule of the server"
-            " forces that, so name the server itself in source.host, or end that rule for this user"
+            f"{address(connection)} changes Cutline's session: {', '.join(wrong)}",
+            "a proxy or a rule of the server forces that, so name the server itself in source.host, or end that rule"
+            " for this user",
         )
 
 
@@ -380,7 +381,7 @@ def translate_errors(subject: str, table: str | None = None) -> Iterator[None]:
         # PyMySQL raises AttributeError on None once another thread has closed its socket
         if isinstance(error, AttributeError) and "NoneType" not in str(error):
             raise
-        raise Unavailable(f"The connection to {subject} broke ({error}); is the server up?") from error
+        raise Unavailable(f"The connection to {subject} broke ({error})", "is the server up?") from error
 
 
 def _unknown_host(subject: str) -> str:
@@ -398,7 +399,7 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
         return SourceLost(Cause(Code.RIGHTS, f"{table} may not be read: {reason}", remedy), table)
     if code in _REFUSED:
         remedy = _REMEDIES.get(code, "correct source.user, its password or its grants")
-        return ConfigError(f"{subject} was refused: {reason}; {remedy}")
+        return ConfigError(f"{subject} was refused: {reason}", f"{remedy}")
     if code == ER.NET_PACKET_TOO_LARGE:
         sentence = f"A row of {table or subject} is larger than max_allowed_packet"
         return SourceLost(Cause(Code.VALUE, sentence, "leave the table out"), table)
@@ -417,10 +418,12 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
         return TableLocked(cause, table)
     if code in _OBSTACLES:
         state, remedy = _OBSTACLES[code]
-        return Unavailable(f"{subject} {state}: {reason}; {remedy}")
+        return Unavailable(f"{subject} {state}: {reason}", f"{remedy}")
     if code in _UNAVAILABLE or isinstance(error, pymysql.InterfaceError) or not isinstance(code, int) or code == 0:
-        return Unavailable(f"{subject} did not answer: {reason}; is the server up?")
-    return ProtocolError(f"{subject} rejected a statement of Cutline: {reason}; report this with the server's version")
+        return Unavailable(f"{subject} did not answer: {reason}", "is the server up?")
+    return ProtocolError(
+        f"{subject} rejected a statement of Cutline: {reason}", "report this with the server's version"
+    )
 
 
 def ask(conn: Connection, sql: str, args: Sequence[object] | None = None, *, table: str | None = None) -> list[Any]:

@@ -112,8 +112,8 @@ def refusals(tls: TlsConfig | None, address: Address) -> Iterator[None]:
             raise SourceRefused(sentence) from error
         if tls is not None and tls.cert is not None and _cut_off(error):
             raise Unavailable(
-                f"{address} ended the connection at the login; is it up, and does the server trust the CA of"
-                " source.tls.cert?"
+                f"{address} ended the connection at the login",
+                "is it up, and does the server trust the CA of source.tls.cert?",
             ) from error
         raise
 

@@ -151,7 +151,7 @@ class ChunkHighs:
                 break
             start = _hashable(split.split_end)
         if by_start or not ordered or ordered[-1].split_end is not None:
-            raise ProtocolError("the chunks of a table have gaps or overlap; read the table again")
+            raise ProtocolError("the chunks of a table have gaps or overlap", "read the table again")
         self.highs = tuple(split.high for split in ordered)
         self.ranges = KeyRanges(columns, [split.split_end for split in ordered[:-1] if split.split_end is not None])
         self.highest = self.highs[0]

@@ -84,8 +84,8 @@ class Lake:
                 if is_away(error):
                     raise Unavailable(f"the catalogue of pipeline {pipeline} does not answer ({cause})") from error
                 raise ConfigError(
-                    f"the catalogue of pipeline {pipeline} could not be opened ({cause}); correct sink in the pipeline"
-                    " file"
+                    f"the catalogue of pipeline {pipeline} could not be opened ({cause})",
+                    "correct sink in the pipeline file",
                 ) from error
 
     def _open(self) -> Any:

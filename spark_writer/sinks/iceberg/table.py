@@ -424,7 +424,7 @@ class LakeTable:
             if found is None or found.rewrites:
                 raise ConfigError(f"no commit of others to the lake table {self.table_id} awaits a choice")
             if found.seen != seen:
-                raise ConfigError(f"others committed to the lake table {self.table_id} again; look, and choose again")
+                raise ConfigError(f"others committed to the lake table {self.table_id} again", "look, and choose again")
             if choice not in found.choices:
                 raise ConfigError(f"{choice} is no choice for the lake table {self.table_id}")
             if choice == ACCEPT:
@@ -694,7 +694,7 @@ class LakeTable:
             head = self.head(branch)
             if head is not None and head != base:
                 raise Unavailable(
-                    f"branch {branch} of {self.table_id} was moved by another process; starting again on a new branch"
+                    f"branch {branch} of {self.table_id} was moved by another process", "starting again on a new branch"
                 )
             changes: Changes = {"last-column-id": max(start.lastColumnId(), layout.highest_id)}
             if head is None:

@@ -285,7 +285,8 @@ class BinlogCursor:
             raise
         except ConfigError as error:
             needed = "GRANT REPLICATION SLAVE, REPLICATION CLIENT (on MariaDB BINLOG MONITOR) ON *.* TO the user"
-            raise ConfigError(*error.faults, f"The binlog needs a right that may be missing: {needed}") from error
+            lacking = Cause(Code.RIGHTS, "The binlog needs a right that may be missing", needed)
+            raise ConfigError.several((*error.faults, lacking)) from error
 
     def _begin(self, after: Position) -> Stream:
         """Check that the server has the binlog from `after` on, and begin the dump."""
@@ -363,8 +364,8 @@ class BinlogCursor:
         executed = gtid_executed(connection)
         if self._commits.awaited(taken, executed, now=time.monotonic()):
             raise Unavailable(
-                f"The server has not committed all of {after.gtids}, which its binlog delivered;"
-                f" does a semi-synchronous replica delay it? Cutline waits {COMMIT_SECONDS:.0f} s"
+                f"The server has not committed all of {after.gtids}, which its binlog delivered",
+                f"does a semi-synchronous replica delay it? Cutline waits {COMMIT_SECONDS:.0f} s",
             )
 
 

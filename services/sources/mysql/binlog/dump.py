@@ -109,16 +109,16 @@ class Dump:
         except (TimeoutError, BlockingIOError):
             if time.monotonic() - self._heard > self.silence:
                 raise Unavailable(
-                    f"The server has sent no heartbeat for {self.silence:.0f} s in {where}; is it reachable?"
+                    f"The server has sent no heartbeat for {self.silence:.0f} s in {where}", "is it reachable?"
                 ) from None
             return False
         except (OSError, ValueError) as error:
-            raise Unavailable(f"The connection broke in {where} ({error}); is the server up?") from error
+            raise Unavailable(f"The connection broke in {where} ({error})", "is the server up?") from error
         finally:
             room.release()
         self._got = got
         if not got:
-            raise Unavailable(f"The server ended the connection in {where}; is it up?")
+            raise Unavailable(f"The server ended the connection in {where}", "is it up?")
         self._heard = time.monotonic()
         scanner.filled(got)
         return True
@@ -128,7 +128,9 @@ class Dump:
         packet = scanner.event.body
         where = f"{scanner.file}:{scanner.pos}"
         if packet[:1] != b"\xff" or len(packet) < 3:
-            return Unavailable(f"The server ended the binlog dump at {where}; is another replica using our server_id?")
+            return Unavailable(
+                f"The server ended the binlog dump at {where}", "is another replica using our server_id?"
+            )
         code = int.from_bytes(packet[1:3], "little")
         text = packet[3:].decode(errors="replace")
         text = _FIRST_EVENT.sub("", text[6:] if text.startswith("#") else text)
@@ -143,12 +145,13 @@ class Dump:
             )
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
             return ConfigError(
-                f"The server refused the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
+                f"The server refused the binlog: {text} ({code})", "GRANT REPLICATION SLAVE ON *.* to the user"
             )
         if code == _SAME_SERVER_ID or "server_uuid/server_id" in text:
             return ServerIdTaken(
-                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump at"
-                f" {where}; set source.server_id to a number that no replica of this server has"
+                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump"
+                f" at {where}",
+                "set source.server_id to a number that no replica of this server has",
             )
         return Unavailable(f"The server ended the binlog dump at {where}: {text} ({code})")
 
