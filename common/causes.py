@@ -3,7 +3,7 @@
 A cause has a code for programs, and a sentence and a remedy for people. No code reads the sentence: whoever must tell
 causes apart does it by the code, and a part of a sentence that somebody needs alone becomes a field.
 
-What must change together: a code here, and its line in MEANINGS, of which docs/causes.md is made.
+What must change together: a code here, and its line in MEANINGS, from which `make causes` writes docs/causes.md.
 """
 
 from __future__ import annotations

@@ -62,26 +62,26 @@ FIXED = (
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
 
 
-def _glob_problem(pattern: object) -> str | None:
-    """The pattern and why it is no glob on tables; None if it is one."""
+def _glob_problem(pattern: object) -> tuple[str, str] | None:
+    """The pattern with the reason why it is not a glob on tables, and what to write; None if it is one."""
     if isinstance(pattern, str):
         exclusion, glob = _halves(pattern)
         with suppress(ValueError):
             names = split_names(glob)
             if len(names) > 2 and all(names):
                 written = " or ".join(repr(exclusion + each) for each in spellings(glob))
-                return f"{pattern!r}, which is ambiguous since a name in it has a dot; write it as {written}"
+                return f"{pattern!r}, which is ambiguous since a name in it has a dot", f"write it as {written}"
             if len(names) == 2 and all(names) and not glob.startswith("!"):
                 return None
     return (
-        f'{pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"; a name with a dot, or with "!"'
-        ' at its beginning, is written in backticks, as in "`my.db`.*"'
+        f'{pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"',
+        'a name with a dot, or with "!" at its beginning, is written in backticks, as in "`my.db`.*"',
     )
 
 
 def _glob(pattern: str) -> str:
     if (problem := _glob_problem(pattern)) is not None:
-        raise fault(f"has {problem}")
+        raise fault(f"has {problem[0]}", problem[1])
     return pattern
 
 
@@ -259,7 +259,7 @@ class TableOptions(Strict):
         if self.tables.startswith("!"):
             raise fault(f'has tables {self.tables!r}, which is not a glob on db.table, as in "shop.*"')
         if (problem := _glob_problem(self.tables)) is not None:
-            raise fault(f"has tables {problem}")
+            raise fault(f"has tables {problem[0]}", problem[1])
         if self.chunk_by and self.identity:
             raise fault("has identity and chunk_by", "a table with an identity is chunked by it, so keep one")
         return self
@@ -474,7 +474,7 @@ class PipelineConfig(Strict):
             raise fault('must be a list of globs, as in ["shop.*", "!shop.tmp_*"]')
         for pattern in value:
             if (problem := _glob_problem(pattern)) is not None:
-                raise fault(f"has {problem}")
+                raise fault(f"has {problem[0]}", problem[1])
         if not any(not pattern.startswith("!") for pattern in value):
             raise fault("includes nothing", "name at least one table without a leading !")
         return tuple(value)
@@ -640,7 +640,7 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
     except ValidationError as error:
         faults += ((*location(root, detail["loc"]), cause_of(detail, PipelineConfig)) for detail in error.errors())
     if faults:
-        faults.sort(key=lambda fault: (*fault[:2], str(fault[2])))
+        faults.sort(key=lambda found: (found[0], found[1], str(found[2])))
         raise ConfigError.several(cause.before(f"{where}:{line}:{column}: ") for line, column, cause in faults)
     return _absolute(config, folder or Path.cwd())
 

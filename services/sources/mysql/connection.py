@@ -24,7 +24,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import pymysql
@@ -278,7 +278,9 @@ def connect(source: Source) -> Connection:
     except ConfigError as error:
         cause = error.__cause__
         denied = isinstance(cause, pymysql.MySQLError) and cause.args[0] == ER.ACCESS_DENIED_ERROR
-        raise SourceRefused(f"{error}{tls.hint(source.tls, source.address) if denied else ''}") from cause
+        hint = tls.hint(source.tls, source.address) if denied else ""
+        refusal = replace(error.cause, code=Code.REFUSED, remedy=f"{error.cause.remedy}{hint}")
+        raise SourceRefused(refusal) from cause
 
 
 def _connected(source: Source, context: ssl.SSLContext | None) -> Connection:
@@ -384,8 +386,8 @@ def translate_errors(subject: str, table: str | None = None) -> Iterator[None]:
         raise Unavailable(f"The connection to {subject} broke ({error})", "is the server up?") from error
 
 
-def _unknown_host(subject: str) -> str:
-    return f"The host name in {subject} is unknown; correct source.host"
+def _unknown_host(subject: str) -> Cause:
+    return Cause(Code.CONFIGURATION, f"The host name in {subject} is unknown", "correct source.host")
 
 
 def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> CutlineError:
@@ -399,7 +401,7 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
         return SourceLost(Cause(Code.RIGHTS, f"{table} may not be read: {reason}", remedy), table)
     if code in _REFUSED:
         remedy = _REMEDIES.get(code, "correct source.user, its password or its grants")
-        return ConfigError(f"{subject} was refused: {reason}", f"{remedy}")
+        return ConfigError(f"{subject} was refused: {reason}", remedy)
     if code == ER.NET_PACKET_TOO_LARGE:
         sentence = f"A row of {table or subject} is larger than max_allowed_packet"
         return SourceLost(Cause(Code.VALUE, sentence, "leave the table out"), table)
@@ -418,7 +420,7 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
         return TableLocked(cause, table)
     if code in _OBSTACLES:
         state, remedy = _OBSTACLES[code]
-        return Unavailable(f"{subject} {state}: {reason}", f"{remedy}")
+        return Unavailable(f"{subject} {state}: {reason}", remedy)
     if code in _UNAVAILABLE or isinstance(error, pymysql.InterfaceError) or not isinstance(code, int) or code == 0:
         return Unavailable(f"{subject} did not answer: {reason}", "is the server up?")
     return ProtocolError(

@@ -29,8 +29,8 @@ from cutline.services.sources.mysql.connection import (
     translate_errors,
 )
 from cutline.services.sources.mysql.hosts import Hosts
-from cutline.services.sources.mysql.requirements import NO_BINLOG, setting_faults
-from cutline.services.sources.mysql.server import Server, identify, log_status
+from cutline.services.sources.mysql.requirements import setting_faults
+from cutline.services.sources.mysql.server import NO_BINLOG, Server, identify, log_status
 
 
 def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: bool = False) -> None:

@@ -12,6 +12,7 @@ from cutline.common.positions import FilePosition, GtidSet, MariaGtid, Position
 from cutline.services.sources.mysql.connection import Connection, ask
 from cutline.services.sources.mysql.server import (
     FIRST_OFFSET,
+    NO_BINLOG,
     Server,
     binlog_gtid_pos,
     binlogs,
@@ -25,7 +26,6 @@ SUPPORTED = "MySQL 8.0, 8.4 and 9.7, MariaDB 10.11, 11.4 and 11.8"
 """The versions that Cutline is made for (docs/operations/source.md says which were tried); others of the same age
 may work, older ones than these are refused:"""
 _OLDEST = {"mysql": (8, 0), "mariadb": (10, 5)}
-NO_BINLOG = Cause(Code.CONFIGURATION, "The server writes no binlog (log_bin is off)", "start it with log_bin")
 _FLAVOURS = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _REPLICA_STATUS_SINCE = (8, 0, 22)
 

@@ -21,7 +21,7 @@ from cutline.services.sources.mysql.connection import Connection, address, ask, 
 FIRST_OFFSET = 4
 """Where the first event of a binlog file begins."""
 
-_NO_BINLOG = "The server writes no binlog (log_bin is off); start it with log_bin"
+NO_BINLOG = Cause(Code.CONFIGURATION, "The server writes no binlog (log_bin is off)", "start it with log_bin")
 _READ_AGAIN = "the tables must be read again (keep binlogs longer: binlog_expire_logs_seconds)"
 _NO_XA_RECOVER = frozenset((ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.XAER_RMERR))
 
@@ -136,7 +136,7 @@ def log_status(conn: Connection, server: Server) -> tuple[str, ...]:
     """The row of SHOW BINARY LOG STATUS. ConfigError if the server writes no binlog, or the user may not ask."""
     found = ask(conn, _show_log_status(server))
     if not found:
-        raise ConfigError(_NO_BINLOG)
+        raise ConfigError(NO_BINLOG)
     row: tuple[str, ...] = found[0]
     return row
 
@@ -334,7 +334,7 @@ def begin_snapshot(conn: Connection) -> FilePosition:
     begin_reading(conn)
     found = {name.lower(): value for name, value in ask(conn, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not found.get("binlog_snapshot_file"):
-        raise ConfigError(_NO_BINLOG)
+        raise ConfigError(NO_BINLOG)
     return FilePosition(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
 
 
