@@ -238,11 +238,6 @@ class Cause:
         """The cause with one more remedy."""
         return replace(self, remedy="; ".join(filter(None, (self.remedy, remedy))))
 
-    @property
-    def counted(self) -> Code:
-        """The code under which metrics count a quarantine for this cause."""
-        return self.code if self.code in QUARANTINES else Code.OTHER
-
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Cause:
         """Read what `to_json` gave, also that of another version: a code that this one does not know is `other`."""
@@ -261,3 +256,8 @@ def joined(causes: Iterable[Cause]) -> Cause:
         return first
     remedies = dict.fromkeys(cause.remedy for cause in (first, *others) if cause.remedy)
     return Cause(first.code, "; ".join(cause.sentence for cause in (first, *others)), "; ".join(remedies))
+
+
+def counted(cause: Cause | None) -> Code:
+    """The code under which metrics count a quarantine for this cause."""
+    return cause.code if cause is not None and cause.code in QUARANTINES else Code.OTHER

@@ -14,14 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from cutline.common.status.parts import Failure, Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK as SPARK_TAKES
 from cutline.common.store.lives import Key, Life, name_of
 from cutline.common.store.records import EpochEntry
@@ -48,7 +50,7 @@ class Lead:
     `stop`: end after the current step. `hand_over`: end once all that is applied is published. `sure_until`: the lease
     is ours until then (of time.monotonic), by all that is known. `served`: a thread was started. `status`: its newest
     report. `requests`: a person's requests (JSON), oldest first: `retry` (try quarantined tables again), `lake` (a
-    choice of `presence.choice`); the thread moves each to `handled` once it is carried out. The status tells the end
+    choice about commits of others); the thread moves each to `handled` once it is carried out. The status tells the end
     of those that carry the number of a `command`.
     """
 
@@ -57,12 +59,12 @@ class Lead:
     ended: threading.Event = field(default_factory=threading.Event)
     sure_until: float = float("inf")
     served: bool = False
-    status: Mapping[str, Any] = field(default_factory=dict)
+    status: SparkWriterStatus = field(default_factory=SparkWriterStatus)
     requests: deque[bytes] = field(default_factory=deque)
     handled: deque[bytes] = field(default_factory=deque)
 
-    def report(self, status: Mapping[str, Any]) -> None:
-        """Note the newest status (plain JSON)."""
+    def report(self, status: SparkWriterStatus) -> None:
+        """Note the newest status."""
         self.status = status
 
     def is_sure(self) -> bool:
@@ -218,7 +220,7 @@ class PipelineApplier:
         self._clock = clock
         self._metrics_tables = metrics_tables
         self._requests_at = float("-inf")
-        self._answers: dict[str, str | None] = {}  # commands carried out, by number -> why not
+        self._answers: dict[int, str | None] = {}  # commands carried out, by number -> why not
         self._asked: dict[tuple[str, int], tuple[int, float, float]] = {}  # -> command, when to ask again, next pause
 
     def run(self) -> None:
@@ -329,7 +331,7 @@ class PipelineApplier:
     def _answer(self, request: Any, cause: str | None) -> None:
         """Let the status tell the end of a request that is a command."""
         if isinstance(request, dict) and (n := request.get("command")) is not None:
-            self._answers[str(n)] = cause
+            self._answers[int(n)] = cause
             while len(self._answers) > ANSWERS:
                 del self._answers[next(iter(self._answers))]
 
@@ -357,27 +359,28 @@ class PipelineApplier:
         epoch = entry if isinstance(entry, EpochEntry) else self._store.entry(entry.epoch)
         return epoch.definition if isinstance(epoch, EpochEntry) else self._store.commands.orders().definition
 
-    def _progress(self, incarnation: Incarnation) -> dict[str, Any]:
+    def _progress(self, incarnation: Incarnation) -> SparkWriterStatus:
         """Return the status of a start that goes on."""
         progress = incarnation.progress
         record = progress.published
-        return {
-            "w": progress.w,
-            "applied": progress.applied,
-            "published": record and record.n,
-            "published_at": record and record.published_at,
-            "source_time": record and record.source_time,
-            "quarantined": _quarantined(incarnation),
-            "read_again": dict(progress.read_again),
-            "commands": dict(self._answers),
-            "applied_by_spark": {
+        return SparkWriterStatus(
+            at=self._clock(),
+            counters=progress.measures.counters(),
+            histograms=progress.measures.histograms(),
+            w=progress.w,
+            applied=progress.applied,
+            published=record and record.n,
+            published_at=record and record.published_at,
+            source_time=record and record.source_time,
+            quarantined=_quarantined(incarnation),
+            commands=dict(self._answers),
+            applied_by_spark={
                 table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
             },
-            "applies": progress.applies.to_json(),
-            **progress.measures.shown(),
-            **incarnation.upkeep.shown(self._metrics_tables),
-            "at": self._clock(),
-        }
+            applies=progress.applies.shown(),
+            files=incarnation.upkeep.files(self._metrics_tables),
+            compaction=incarnation.upkeep.compaction(),
+        )
 
     def _report_failure(self, error: Exception, pause: float, incarnation: Incarnation | None) -> None:
         if isinstance(error, Unavailable):
@@ -386,17 +389,19 @@ class PipelineApplier:
             logger.error("pipeline %s: %s; starting again in %g s", self._store.name, error, pause)
         else:
             logger.exception("pipeline %s: unexpected error; starting again in %g s", self._store.name, pause)
-        known = self._progress(incarnation) if incarnation is not None else {}
-        failure = {"error": str(error), "kind": type(error).__name__, "again_seconds": pause, "at": self._clock()}
-        self._lead.report({**self._lead.status, **known, **failure})
+        known = self._progress(incarnation) if incarnation is not None else self._lead.status
+        cause = error.cause if isinstance(error, CutlineError) else Cause(Code.UNEXPECTED, str(error))
+        failure = Failure(cause=cause, kind=type(error).__name__, again_seconds=pause)
+        self._lead.report(replace(known, at=self._clock(), failure=failure))
 
 
-def _quarantined(incarnation: Incarnation) -> dict[str, Any]:
+def _quarantined(incarnation: Incarnation) -> dict[str, Held]:
     quarantined, theirs = incarnation.progress.quarantined, incarnation.progress.theirs
-    found: dict[str, dict[str, Any]] = {
-        table_id: {"cause": held.cause.to_json(), "generation": held.generation}
-        for table_id, held in quarantined.items()
+    found = {
+        table_id: Held(cause=held.cause, generation=held.generation) for table_id, held in quarantined.items()
     }
     for table_id, commits in theirs.items():
-        found[table_id] |= {"seen": commits.seen, "choices": commits.choices, "chosen": commits.chosen}
+        found[table_id] = replace(
+            found[table_id], seen=commits.seen, choices=tuple(commits.choices), chosen=commits.chosen
+        )
     return found

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.journal.view import JournalView
 from cutline.common.measures import OTHERS
+from cutline.common.status.parts import CompactionStatus, Files
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
@@ -137,18 +137,20 @@ class Upkeep:
             self._compact_at = now + COMPACTION_REST * (self._clock() - now)
         return self._changed
 
-    def shown(self, most: int) -> dict[str, Any]:
-        """Return what the status says of the lake's files, as far as compaction has looked at them: `files`, for the
-        `most` largest tables their number and bytes, all others together; `compaction`, the tables that it will look
-        at, and the files that it knows to be worth merging.
-        """
+    def files(self, most: int) -> dict[str, Files]:
+        """Return the files of the lake tables, as far as compaction has looked at them: those of the `most` largest
+        tables, and those of all others together."""
         sizes = {table_id: size for table_id, size in self._sizes.items() if table_id in self._progress.work}
         largest = heapq.nlargest(most, sizes, key=lambda table_id: sizes[table_id][1])
-        files = {table_id: list(sizes[table_id][:2]) for table_id in largest}
+        files = {table_id: Files(*sizes[table_id][:2]) for table_id in largest}
         if rest := [sizes[table_id] for table_id in sizes.keys() - files.keys()]:
-            files[OTHERS] = [sum(size[0] for size in rest), sum(size[1] for size in rest)]
-        waiting = sum(size[2] for size in sizes.values())
-        return {"files": files, "compaction": {"tables": len(self._to_compact), "files": waiting}}
+            files[OTHERS] = Files(sum(size[0] for size in rest), sum(size[1] for size in rest))
+        return files
+
+    def compaction(self) -> CompactionStatus:
+        """Return how much compaction still has to do."""
+        waiting = sum(size[2] for table_id, size in self._sizes.items() if table_id in self._progress.work)
+        return CompactionStatus(tables=len(self._to_compact), files=waiting)
 
     def close(self) -> None:
         """Give up what runs beside the applies and would commit later; a sweep ends before its next removal."""

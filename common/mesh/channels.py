@@ -39,6 +39,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.mesh.redis import Command, Wire, answered
 from cutline.common.mesh.silence import Silence
+from cutline.common.status.parts import ChannelStatus
 from cutline.common.store.lives import Key
 
 FRAGMENT_BYTES = 8 << 20
@@ -295,16 +296,15 @@ class Sender:
         self._moved = asyncio.Event()  # set, and replaced, when the outbox shrinks or the channel fails
 
     @property
-    def state(self) -> dict[str, int]:
-        """What the channel holds, for the status: bytes of rows sent and not taken, the credit for them, how many bytes
-        were sent in all, and how many messages were sent and taken."""
-        return {
-            "outstanding_bytes": self._untaken_bytes,
-            "credit_bytes": self.credit_bytes,
-            "sent_bytes": self._sent_bytes,
-            "sent": self._added - 1,
-            "taken": self._taken - 1,
-        }
+    def state(self) -> ChannelStatus:
+        """What the channel holds, for the status."""
+        return ChannelStatus(
+            outstanding_bytes=self._untaken_bytes,
+            credit_bytes=self.credit_bytes,
+            sent_bytes=self._sent_bytes,
+            sent=self._added - 1,
+            taken=self._taken - 1,
+        )
 
     def post(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
         """Queue one message behind all earlier ones; several posts without an await between them are one step.

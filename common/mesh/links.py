@@ -18,6 +18,7 @@ from cutline.common.mesh.ports import Clock, Inbox
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import memory
 from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.status.parts import ChannelStatus
 from cutline.common.store.lives import Key
 
 CREDIT_BYTES = 32 << 20
@@ -117,7 +118,7 @@ class Links:
         """The receiver whose channel has been full for long."""
         return self._awaited.late
 
-    def state(self) -> dict[str, dict[str, int]]:
+    def state(self) -> dict[str, ChannelStatus]:
         """What each outbound channel holds, by the peer at its other end, for the status."""
         return {peer: sender.state for peer, sender in self._senders.items()}
 

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import PartRef, StagedFile
@@ -67,17 +68,6 @@ class CompletedSplit:
     split_start: Key | None
     split_end: Key | None
     high: High
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The most that may be SELECTed a second, in rows and in bytes of Arrow; None: no limit."""
-
-    rows_per_second: float | None = None
-    bytes_per_second: float | None = None
-
-
-UNLIMITED = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,11 @@ from urllib.parse import quote
 import httpx
 from redis.asyncio import Redis
 
-from cutline.common.causes import Cause
+from cutline.common.causes import counted
 from cutline.common.config.environment import Environment
 from cutline.common.errors import Unavailable, redacted
-from cutline.common.mesh.presence import tables
 from cutline.common.mesh.redis import answered
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.web import Barred, checked_peer
 from cutline.services.control.alerts import Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.conditions import CONDITIONS, Labels, Samples
@@ -138,12 +138,11 @@ def _cause(name: str, labels: Labels, facts: Facts) -> str:
     if name == "CutlineStoreAway":
         return facts.store_away or ""
     known = dict(labels)
-    parts = facts.statuses.get(known.get("pipeline", ""), {})
+    status = facts.statuses.get(known.get("pipeline", ""), PipelineStatus())
 
     def quarantined() -> Iterator[tuple[str, str]]:
-        for table, status in sorted(tables(parts).items()):
-            cause = Cause.from_json(status.get("cause") or {})
-            if status["phase"] == "quarantined" and cause.counted == known.get("cause"):
-                yield table, str(cause)
+        for name, table in sorted(status.tables.items()):
+            if table.phase == "quarantined" and counted(table.cause) == known.get("cause"):
+                yield name, str(table.cause)
 
-    return cause_of(name, parts, quarantined())
+    return cause_of(name, status, quarantined())

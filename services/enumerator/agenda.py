@@ -39,8 +39,8 @@ from typing import Any, Protocol
 
 import cutline.common.commands.rules as rules
 from cutline.common.causes import Cause, Code
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import Limits
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import Anew

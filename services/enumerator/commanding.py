@@ -17,8 +17,8 @@ from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.ports import Ports
-from cutline.common.mesh.presence import SPARK_WRITER, choice
 from cutline.common.positions import Position
+from cutline.common.status.parts import SPARK_WRITER, PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.commands import SPARK
 from cutline.common.store.records import CheckpointEntry
@@ -257,9 +257,8 @@ class Commanding:
                     cause = "the Spark writer began it, and has not said what became of it"
                     return CommandAnswered(n=n, state="failed", cause=cause, remedy="look at the table's state")
                 status = await self._notes.status(self.store.key)
-                answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
-                if str(n) in answers:
-                    cause = answers[str(n)]
+                if n in (answers := status.spark_writer.commands):
+                    cause = answers[n]
                     return CommandAnswered(n=n, state="done") if cause is None else refused(n, cause, "look again")
                 if request is None:
                     request = {**self._request(command, status), "command": n}
@@ -276,11 +275,13 @@ class Commanding:
         return any(service.role == SPARK_WRITER for service in await self._notes.services())
 
     @staticmethod
-    def _request(command: Command, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def _request(command: Command, status: PipelineStatus) -> dict[str, Any]:
         table = str(command.arguments.get("table"))
         if command.kind == "lake":
-            return choice(status, table, str(command.arguments.get("choice")), seen=command.arguments.get("seen"))
-        if table not in ((status.get(SPARK_WRITER) or {}).get("quarantined") or {}):
+            chosen = str(command.arguments.get("choice"))
+            seen = status.choice(table, chosen, seen=command.arguments.get("seen"))
+            return {"kind": "lake", "table": table, "choice": chosen, "seen": seen}
+        if table not in status.spark_writer.quarantined:
             raise ConfigError(f"{table} is not quarantined")
         return {"kind": "retry", "table": table}
 

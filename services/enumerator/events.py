@@ -12,8 +12,9 @@ from typing import Any
 
 from cutline.common.causes import Cause
 from cutline.common.errors import Loss
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import UNLIMITED, Key, Limits
+from cutline.common.mesh.messages import Key
 from cutline.common.mesh.topology import Topology
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema

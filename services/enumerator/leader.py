@@ -46,9 +46,9 @@ from typing import Any
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import Loss, ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
-from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command

@@ -43,16 +43,15 @@ from typing import Any
 from cutline.common.causes import Cause, Code
 from cutline.common.commands.rules import Refusal
 from cutline.common.errors import ProtocolError, SourceLost
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
-    UNLIMITED,
     AssignSplits,
     CheckpointWanted,
     CompletedSplit,
     EndStream,
     ExcludeTable,
     IncludeTable,
-    Limits,
     LimitStream,
     Message,
     PartSaved,
@@ -64,6 +63,7 @@ from cutline.common.mesh.messages import (
     SplitsWanted,
     StopStream,
     StreamCaughtUp,
+    StreamCut,
     StreamStopped,
     TablePaused,
     TableReport,
@@ -165,7 +165,7 @@ class Enumerator:
         self.wanted = False  # since then a reader asked for the next one
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
-        self.stream_status: dict[str, Any] = {}  # of the incremental split at its last part
+        self.stream_cut: StreamCut | None = None  # the incremental split at its last part
         self._entries = Entries()
         self._cut: Enumerator | None = None  # this machine at the cut of the checkpoint in flight
         self._looked_at = 0.0  # when awaited tables were last looked at
@@ -695,11 +695,7 @@ class Enumerator:
         if saved.more:
             return []
         if saved.stream is not None:
-            position = saved.stream.position
-            self.stream_status = {
-                "position": position and position.to_json(),
-                "source_time": saved.stream.source_time,
-            }
+            self.stream_cut = saved.stream
         return self._complete(now)
 
     def _complete(self, now: float) -> list[Effect]:

@@ -11,7 +11,8 @@ from functools import partial
 import pyarrow as pa
 
 from cutline.common.errors import SourceRefused, Unavailable
-from cutline.common.mesh.messages import Limits, SnapshotSplit
+from cutline.common.limits import Limits
+from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.mesh.ports import Ports
 from cutline.services.reader.pace import Pace
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window

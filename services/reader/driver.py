@@ -28,7 +28,7 @@ from cutline.common.errors import (
     TableLocked,
     Unavailable,
 )
-from cutline.common.measures import Measures
+from cutline.common.measures import Counted, Measures
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.loop import Loop
@@ -38,6 +38,7 @@ from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, PartSaving, load_part
 from cutline.common.mesh.ports import Pool
 from cutline.common.mesh.topology import Topology, reader_name
+from cutline.common.status.parts import ReaderStatus
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.reader.chunk_reading import ChunkReading
@@ -378,31 +379,28 @@ class ReaderDriver:
     async def _publish_status(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
-            status = {
-                **self.measures.shown(),
-                "at": self.ports.clock.time(),
-                "epoch": self.epoch,
-                "seq": self.machine.seq,
-                "cursors": cursors,
-                "waiting_for": self._obstacle(),
-                "channels": self.links.state(),
-                "marks": self.marks.shown(),
-                "rows_total": self.rows_sent,
-                "bytes_total": self.bytes_sent,
-                "source_host": self.hosts.chosen,
-                "main_host": self.hosts.main if self.streams else None,
-                "counters": [
-                    ["zero_dates", {"table": table_id, "column": column}, count]
+            status = ReaderStatus(
+                at=self.ports.clock.time(),
+                counters=tuple(
+                    Counted("zero_dates", {"table": table_id, "column": column}, count)
                     for (table_id, column), count in self.zero_dates.items()
-                ],
-            }
+                ),
+                histograms=self.measures.histograms(),
+                epoch=self.epoch,
+                waiting_for=self._obstacle(),
+                channels=self.links.state(),
+                marks=self.marks.shown(),
+                rows_total=self.rows_sent,
+                bytes_total=self.bytes_sent,
+                source_host=self.hosts.chosen,
+                main_host=self.hosts.main if self.streams else None,
+            )
             with suppress(Unavailable):
-                await self.ports.notes.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
+                await self.ports.notes.put_member_status(self.store.key, self.name, status)
                 if self.hosts.several:
                     found = await self.ports.notes.status(self.store.key)
                     if self.streams:
-                        self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
+                        self.hosts.prefer(found.enumerator.source_host)
                     else:
                         self.hosts.follow(found, now=self.ports.clock.time())
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.causes import Cause
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import Key, Limits, Remedy, SnapshotSplit
+from cutline.common.mesh.messages import Key, Remedy, SnapshotSplit
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.services.reader.tables import StreamTable

@@ -10,10 +10,10 @@ from typing import Any
 from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.errors import ConfigError, CutlineError
-from cutline.common.mesh.messages import Limits
+from cutline.common.limits import Limits
 from cutline.common.mesh.presence import Registry
-from cutline.common.mesh.presence import choice as choice_of
 from cutline.common.mesh.redis import connect
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.store.commands import Command, Outcome
 from cutline.common.store.store import PipelineStore
 from cutline.common.table_id import meant
@@ -23,10 +23,11 @@ CHOICE_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 
 
-async def status_of(redis_url: str, pipeline: PipelineStore) -> dict[str, dict[str, Any]]:
-    """The status parts of `pipeline`, {} if none is published; Unavailable if Redis doesn't answer."""
+async def status_of(redis_url: str, pipeline: PipelineStore) -> PipelineStatus:
+    """The status of `pipeline`, which says nothing if no service has written any; Unavailable if Redis doesn't answer.
+    """
     if pipeline.definition() is None:
-        return {}
+        return PipelineStatus()
     redis = connect(redis_url)
     try:
         return await Registry(redis).status(pipeline.key)
@@ -74,10 +75,10 @@ def throttle(store: PipelineStore, limits: Limits) -> None:
     _carried_out(store, ask(store, "limits", asdict(limits), by="cutline throttle"), THROTTLE_SECONDS)
 
 
-def choose(store: PipelineStore, status: Mapping[str, Mapping[str, Any]], table: str, choice: str) -> None:
+def choose(store: PipelineStore, status: PipelineStatus, table: str, choice: str) -> None:
     """Command a choice about the commits of others to a lake table, as the status shows them, and return when the table
     keeps it. Blocks; ConfigError if there is nothing to choose, CutlineError if it is not taken in time."""
-    table = meant(table, status.get("enumerator", {}).get("tables", ()))
-    seen = choice_of(status, table, choice)["seen"]
+    table = meant(table, status.tables)
+    seen = status.choice(table, choice)
     command = ask(store, "lake", {"table": table, "choice": choice, "seen": seen}, by="cutline lake")
     _carried_out(store, command, CHOICE_SECONDS)

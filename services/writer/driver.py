@@ -15,6 +15,7 @@ from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.topology import Topology, writer_name
+from cutline.common.status.parts import WriterStatus
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.writer.machine import Append, CutStaged, Drop, StageCut, Writer
@@ -63,18 +64,18 @@ class WriterDriver:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
             self.rows.rank(self.ports.clock.monotonic())
-            status = {
-                "at": self.ports.clock.time(),
-                "epoch": self.epoch,
-                "waiting_for": self.awaited.late or self.links.waiting_for,
-                "channels": self.links.state(),
-                "marks": self.marks.shown(),
-                "rows_total": self.rows_taken,
-                "bytes_total": self.bytes_taken,
-                "counters": self.rows.shown(),
-            }
+            status = WriterStatus(
+                at=self.ports.clock.time(),
+                counters=self.rows.shown(),
+                epoch=self.epoch,
+                waiting_for=self.awaited.late or self.links.waiting_for,
+                channels=self.links.state(),
+                marks=self.marks.shown(),
+                rows_total=self.rows_taken,
+                bytes_total=self.bytes_taken,
+            )
             with suppress(Unavailable):
-                await self.ports.notes.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
+                await self.ports.notes.put_member_status(self.store.key, self.name, status)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)

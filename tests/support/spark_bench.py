@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from cutline.common.config.pipeline import PipelineConfig, TableOptions
 from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
+from cutline.common.status.parts import Failure, SparkWriterStatus
 from cutline.common.store.records import Publication, StagedFile, TableEntry
 from cutline.common.store.store import Store
 from cutline.services.sources.mysql.connection import quoted_table
@@ -234,14 +235,14 @@ class Heard(Lead):
 
     def __init__(self) -> None:
         super().__init__()
-        self.statuses: list[dict[str, Any]] = []
+        self.statuses: list[SparkWriterStatus] = []
 
-    def report(self, status: Mapping[str, Any]) -> None:
-        self.statuses.append(dict(status))
+    def report(self, status: SparkWriterStatus) -> None:
+        self.statuses.append(status)
         Lead.report(self, status)
 
-    def failures(self) -> list[dict[str, Any]]:
-        return [status for status in self.statuses if "error" in status]
+    def failures(self) -> list[Failure]:
+        return [status.failure for status in self.statuses if status.failure is not None]
 
 
 def same(found: tuple[tuple[str, ...], list[Row]], wanted: tuple[tuple[str, ...], list[Row]]) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import Loss
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, MessageReceived, Send
-from cutline.common.mesh.messages import Limits, StreamCaughtUp, Throttle
+from cutline.common.mesh.messages import StreamCaughtUp, Throttle
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.services.enumerator.events import (
     AskSparkWriter,

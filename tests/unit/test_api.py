@@ -224,7 +224,7 @@ async def test_what_makes_no_sense_after_the_accepted_commands_is_refused_and_no
 async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_status_is_older(
     api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry
 ) -> None:
-    registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}}
+    registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}, "at": time.time()}
     tables = registry.parts["enumerator"]["tables"]
     (live, *_) = (name for name, table in tables.items() if table["phase"] == "live")
     assert (await api.post(f"{SHOP}/tables/{live}/pause")).status_code == 202
@@ -259,7 +259,7 @@ async def test_a_command_that_has_no_outcome_can_be_cancelled_and_says_what_it_w
 async def test_a_pipeline_that_halted_can_be_started_or_read_again(
     api: httpx.AsyncClient, registry: FakeRegistry, call: str
 ) -> None:
-    registry.parts["enumerator"]["halted"] = because("the binlog was purged").to_json()
+    registry.parts["enumerator"]["halted"] = because("the binlog was purged")
     assert (await api.post(f"{SHOP}/{call}")).status_code == 202
 
 

@@ -30,6 +30,7 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.table_commands import carry_out
 from cutline.services.enumerator.tables import Table
 from tests.support import records
+from tests.support.causes import because
 from tests.unit.test_agenda import Operated, leading
 from tests.unit.test_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry
@@ -75,9 +76,9 @@ async def by_the_api(
     phase = phase or (COMMANDS[kind].phases or ("live",))[0]
     table = {"phase": phase, "generation": 1}
     leader = {"epoch": 1, "leader": "e1", "tables": {TABLE: table}}
-    leader |= {"halted": "the binlog was purged"} if state == "halted" else {}
+    leader |= {"halted": because("the binlog was purged")} if state == "halted" else {}
     leader |= {"ended": 3} if state == "ended" else {}
-    held = {"cause": "c", "generation": 1, "seen": "7/1", "choices": ["accept"], "chosen": None}
+    held = {"cause": because("c"), "generation": 1, "seen": "7/1", "choices": ["accept"], "chosen": None}
     registry.parts = {"enumerator": leader, "spark_writer": {"quarantined": {TABLE: held} if kind == "lake" else {}}}
     store = Store(f"file://{folder}/store")
     shop = store.pipeline("shop")

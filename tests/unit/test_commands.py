@@ -13,6 +13,7 @@ import pytest
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import ConfigError, PositionLost, ProtocolError, SourceLost, SourceRefused, Unavailable
 from cutline.common.positions import Position
+from cutline.common.status.parts import Held, PipelineStatus, SparkWriterStatus
 from cutline.common.store import commands
 from cutline.common.store.commands import SPARK, Command, Orders, Outcome
 from cutline.common.store.definitions import DefinitionVersion
@@ -222,13 +223,14 @@ class Busy:
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
-        self.answers: dict[str, str | None] = {}
+        self.answers: dict[int, str | None] = {}
 
     async def services(self) -> list[Any]:
         return [SimpleNamespace(role="spark_writer")]
 
-    async def status(self, key: Any) -> Any:
-        return {"spark_writer": {"quarantined": {"d.t": {}}, "commands": self.answers}}
+    async def status(self, key: Any) -> PipelineStatus:
+        held = {"d.t": Held(cause=because("it is a view"), generation=1)}
+        return PipelineStatus(spark_writer=SparkWriterStatus(quarantined=held, commands=dict(self.answers)))
 
     async def request(self, key: Any, request: Any, *, to: str) -> None:
         self.asked.set()
@@ -253,7 +255,7 @@ async def test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it(
         found = await leaders.carry_out(FindOutcome(command=cancel))
         assert isinstance(found, CommandAnswered)
         assert await leaders.carry_out(FindOutcome(command=cancel)) == found  # by the next leader
-        registry.answers["1"] = None
+        registry.answers[1] = None
         answer = await asking
     assert isinstance(answer, CommandAnswered)
     if taken:
@@ -416,9 +418,9 @@ def test_a_choice_about_commits_of_others_is_refused_once_others_committed_again
     command = Command(n=1, kind="lake", arguments={"table": "a.b", "choice": "accept", "seen": "7/1"}, by="ann", at=1.0)
 
     def request(seen: str) -> dict[str, Any]:
-        about = {"generation": 1, "seen": seen, "choices": ["accept"], "chosen": None}
-        held = {"a.b": {"cause": because("c").to_json(), **about}}
-        return Commanding._request(command, {"spark_writer": {"quarantined": held}})
+        held = {"a.b": Held(cause=because("c"), generation=1, seen=seen, choices=("accept",))}
+        status = PipelineStatus(spark_writer=SparkWriterStatus(quarantined=held))
+        return Commanding._request(command, status)
 
     assert request("7/1") == {"kind": "lake", "table": "a.b", "choice": "accept", "seen": "7/1"}
     with pytest.raises(ConfigError, match="again; look at its cause, and choose again"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.mesh import messages
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
@@ -17,7 +18,6 @@ from cutline.common.mesh.messages import (
     EndStream,
     ExcludeTable,
     IncludeTable,
-    Limits,
     LimitStream,
     Marker,
     Message,

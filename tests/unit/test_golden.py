@@ -24,8 +24,9 @@ from typing import Any
 import pytest
 
 from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import State
-from cutline.common.mesh.messages import Limits, Message, decode, encode
+from cutline.common.mesh.messages import Message, decode, encode
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import WIRE
 from cutline.common.schema import TableSchema

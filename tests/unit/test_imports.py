@@ -23,6 +23,8 @@ RECORDS = {"common.causes", "common.errors", "common.schema", "common.positions"
 MESH = {
     *RECORDS,
     "common.commands",
+    "common.limits",
+    "common.status",
     "common.logs",
     "common.measures",
     "common.threads",
@@ -37,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "common.errors": {"common.causes"},
     "common.file_metrics": {"common.schema", "common.store"},
     "common.keys": set(),
+    "common.limits": set(),
     "common.logs": {"common.errors", "common.config"},
     "common.measures": set(),
     "common.parquet": set(),
@@ -50,7 +53,10 @@ ALLOWED: dict[str, set[str]] = {
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
     "common.store": RECORDS,
-    "common.mesh": {*RECORDS, "common.logs", "common.threads", "common.store", "common.config"},
+    "common.status": {"common.errors", "common.limits", "common.measures", "common.store"},
+    "common.mesh": {
+        *RECORDS, "common.limits", "common.logs", "common.threads", "common.store", "common.config", "common.status"
+    },
     "common.web": {"common.config"},
     "services.sources": {*MESH, "common.keys"},
     "spark_writer": {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from cutline.common.mesh.messages import (
     CheckpointWanted,
-    Limits,
     Marker,
     PartSaved,
     StreamCaughtUp,

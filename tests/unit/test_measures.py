@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.common.measures import OTHERS, SECONDS, Measures, TableRows
+from cutline.common.measures import OTHERS, SECONDS, Counted, Measures, TableRows
 from cutline.common.schema import META_FIELDS
 from cutline.services.writer.staging import OPERATIONS, rows_by_operation
 
@@ -18,16 +18,16 @@ def test_a_duration_is_counted_in_the_first_bucket_that_holds_it() -> None:
     measures = Measures()
     for seconds in (0.1, 0.11, 300.0, 301.0):
         measures.observe("apply", seconds)
-    shown = measures.shown()["histograms"]["apply"]
-    assert len(shown["buckets"]) == len(SECONDS["apply"]) + 1
-    assert (shown["buckets"][:2], shown["buckets"][-2:], shown["sum"]) == ([1, 1], [1, 1], 601.21)
+    shown = measures.histograms()["apply"]
+    assert len(shown.buckets) == len(SECONDS["apply"]) + 1
+    assert (shown.buckets[:2], shown.buckets[-2:], shown.sum) == ((1, 1), (1, 1), 601.21)
 
 
 def test_counters_are_shown_with_their_sum() -> None:
     measures = Measures()
     measures.count("epochs")
     measures.count("epochs", 2)
-    assert measures.shown()["counters"] == [["epochs", {}, 3]]
+    assert measures.counters() == (("epochs", {}, 3),)
 
 
 def rows(counted: TableRows) -> dict[tuple[str, str], int]:
@@ -38,7 +38,7 @@ def rows(counted: TableRows) -> dict[tuple[str, str], int]:
     return found
 
 
-def size(shown: list[list[Any]], operation: str) -> int:
+def size(shown: Iterable[Counted], operation: str) -> int:
     return sum(number for name, labels, number in shown if (name, labels["operation"]) == ("staged_bytes", operation))
 
 

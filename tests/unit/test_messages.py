@@ -8,6 +8,7 @@ import json
 import pytest
 
 from cutline.common.errors import ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.mesh.messages import (
     AssignSplits,
     CheckpointWanted,
@@ -17,7 +18,6 @@ from cutline.common.mesh.messages import (
     EndStream,
     ExcludeTable,
     IncludeTable,
-    Limits,
     LimitStream,
     Marker,
     Message,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cutline.common.mesh.messages import UNLIMITED, Limits
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.services.reader.chunk_reading import ChunkReading
 from cutline.services.reader.pace import Pace
 from tests.support.ports import ports

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.status.parts import CompactionStatus, Held
 from cutline.common.store.commands import SPARK
 from cutline.common.store.lives import Life
 from cutline.common.store.records import Quarantine
@@ -170,7 +171,7 @@ class Played:
         Played.w += 1
         held = {"shop.stock": Quarantine(cause=because("it is a view"), generation=1, applied=None)}
         self.progress = Progress(w=Played.w, published=None, applied=7, work={}, quarantined=held)
-        self.upkeep = SimpleNamespace(run=lambda: False, shown=lambda most: {})
+        self.upkeep = SimpleNamespace(run=lambda: False, files=lambda most: {}, compaction=CompactionStatus)
 
     @staticmethod
     def _fail(what: str) -> None:
@@ -230,7 +231,7 @@ def test_requests_are_carried_out_wait_while_the_lake_is_away_and_are_dropped_if
     applied.requests.extend(asked)
     until(lambda: len(applied.handled) == len(asked))
     assert sorted(Played.done) == ["accept shop.stock", "retry shop.stock"]
-    assert applied.status["commands"] == {"8": "nothing awaits a choice", "7": None}
+    assert applied.status.commands == {8: "nothing awaits a choice", 7: None}
     assert sorted(applied.handled) == sorted(asked)
     assert not applied.requests
     assert Played.w == 1  # no request has ended a start
@@ -242,18 +243,17 @@ def test_a_request_whose_command_was_withdrawn_is_not_carried_out(applied: Lead,
     applied.requests.extend(asked)
     until(lambda: len(applied.handled) == len(asked))
     assert Played.done == ["retry shop.stock"]
-    assert applied.status["commands"] == {"8": "command 8 was withdrawn: ann cancelled it by command 9", "10": None}
+    assert applied.status.commands == {8: "command 8 was withdrawn: ann cancelled it by command 9", 10: None}
     assert store.pipeline("shop").commands.taker(10) == SPARK
 
 
 def test_a_start_that_fails_keeps_the_last_known_status(applied: Lead) -> None:
-    until(lambda: applied.status.get("applied") == 7)
+    until(lambda: applied.status.applied == 7)
     Played.faults["start"] = [Unavailable("the catalogue is away") for _ in range(1000)]
     Played.faults["step"] = [Unavailable("another Spark writer has published")]
-    until(lambda: applied.status.get("error") == "the catalogue is away")
-    assert applied.status["applied"] == 7
-    held = {"cause": because("it is a view").to_json(), "generation": 1}
-    assert applied.status["quarantined"] == {"shop.stock": held}
+    until(lambda: (now := applied.status.failure) is not None and str(now.cause) == "the catalogue is away")
+    assert applied.status.applied == 7
+    assert applied.status.quarantined == {"shop.stock": Held(cause=because("it is a view"), generation=1)}
     Played.faults["start"] = []
-    until(lambda: "error" not in applied.status)
-    assert applied.status["w"] == Played.w == 2
+    until(lambda: applied.status.failure is None)
+    assert applied.status.w == Played.w == 2

@@ -84,7 +84,7 @@ class Pipeline(Answer):
     limits: dict[str, float | None] | None
     spark_writer: str | None
     applied_by_spark: dict[str, str]
-    spark_writer_error: str | None = None
+    spark_writer_error: Cause | None = None
     binlog_left_seconds: float | None = None
     rows_sent: int | None = None
     version: int = 1

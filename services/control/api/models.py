@@ -79,7 +79,9 @@ class PipelineView(BaseModel):
     commands_waiting: int = Field(description="commands that are accepted and not finished")
     tags: dict[str, str]
     halted: Cause | None = Field(description="why the leader gave up until a person acts")
-    spark_writer_error: str | None = Field(default=None, description="why the Spark writer can't go on; it tries again")
+    spark_writer_error: Cause | None = Field(
+        default=None, description="why the Spark writer can't go on; it tries again"
+    )
     binlog_left_seconds: float | None = Field(
         default=None, description="until the source may remove binlog that is still needed; null: unknown, or never"
     )

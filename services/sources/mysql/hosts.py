@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 from weakref import WeakSet
 
 import pymysql
@@ -33,6 +32,7 @@ from cutline.common.config.source import Address, SourceConfig
 from cutline.common.errors import CutlineError, SourceRefused, Unavailable
 from cutline.common.mesh.topology import reader_name
 from cutline.common.positions import High, Position
+from cutline.common.status.parts import PipelineStatus, ReaderStatus
 from cutline.services.sources.mysql.connection import (
     LOGIN_REFUSED,
     Connection,
@@ -92,15 +92,15 @@ class Hosts:
         """The server that the main cursor reads, as far as this service knows."""
         return str(self._current) if self._only else None
 
-    def follow(self, status: Mapping[str, Mapping[str, Any]], *, now: float) -> None:
+    def follow(self, status: PipelineStatus, *, now: float) -> None:
         """Go where the pipeline's other services go, by its status in Redis; called each second by a service without
         the main cursor. `now` is in seconds since 1970, as the times in the status.
         """
-        streaming = status.get(STREAMING, {})
-        main = streaming.get("main_host") if now - streaming.get("at", 0.0) < CURRENT_SECONDS else None
+        streaming = status.readers.get(STREAMING, ReaderStatus())
+        main = streaming.main_host if now - (streaming.at or 0.0) < CURRENT_SECONDS else None
         if main is None:
             self.release()
-            self.prefer(status.get("enumerator", {}).get("source_host") or streaming.get("source_host"))
+            self.prefer(status.enumerator.source_host or streaming.source_host)
             return
         with self._lock:
             self._current = self._known(main) or self._current

@@ -121,11 +121,11 @@ def test_a_snapshot_under_way_is_shown_with_its_rate_its_chunks_and_its_way_thro
     done = table.rows_done
 
     def counted() -> bool:
-        parts = control.pipeline.status()
-        members = (parts[member] for member in ("reader-0", "reader-1", "writer-0"))
-        (of_0, of_1, written) = ((part["rows_total"], part["bytes_total"]) for part in members)
+        status = control.pipeline.status()
+        writer = status.writers["writer-0"]
+        sent = sum(status.readers[name].rows_total for name in ("reader-0", "reader-1"))
         seen = client.pipeline("shop").rows_sent or 0
-        return min(of_0[0] + of_1[0], seen) >= done <= written[0] and written[1] > 0
+        return min(sent, seen) >= done <= writer.rows_total and writer.bytes_total > 0
 
     control.pipeline.until(counted, "totals of readers and writers that hold these rows")
 

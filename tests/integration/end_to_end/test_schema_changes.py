@@ -83,8 +83,8 @@ def changed(source: Database, case: Case, table: str) -> None:
 
 def phases(pipeline: Pipeline) -> dict[str, str]:
     """Where the enumerator sees each table now."""
-    tables = pipeline.status().get("enumerator", {}).get("tables", {})
-    return {name: table["phase"] for name, table in tables.items()}
+    tables = pipeline.status().tables
+    return {name: table.phase for name, table in tables.items()}
 
 
 def published(pipeline: Pipeline, tables: Iterable[str]) -> bool:

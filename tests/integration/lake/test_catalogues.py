@@ -235,11 +235,11 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
         thread = threading.Thread(target=applier.run)
         thread.start()
         waited(lambda: len(lead.failures()) > 1, "two failures", 120)
-        failure = lead.statuses[-1]
-        assert failure["kind"] == "Unavailable"
-        assert failure["error"].startswith("the catalogue of pipeline shop does not answer (")
-        assert "\n" not in failure["error"]
-        assert failure["again_seconds"] > lead.statuses[0]["again_seconds"]
+        first, *_, failure = lead.failures()
+        assert failure.kind == "Unavailable"
+        assert failure.error.startswith("the catalogue of pipeline shop does not answer (")
+        assert "\n" not in failure.error
+        assert failure.again_seconds > first.again_seconds
         assert "starting again in" in caplog.text
     finally:
         postgresql.start()

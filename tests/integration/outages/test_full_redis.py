@@ -228,8 +228,8 @@ def test_a_writer_that_hangs_and_is_killed_never_fills_a_small_redis_and_the_pip
         pipeline = mesh.pipeline("small", mariadb, [table], chunk_rows=50)
 
         def begun() -> bool:
-            tables = pipeline.status().get("enumerator", {}).get("tables", {})
-            return tables.get(table, {}).get("splits_done", 0) > 0
+            tables = pipeline.status().tables
+            return table in tables and (tables[table].splits_done or 0) > 0
 
         pipeline.until(begun, "the first chunk")
         writer = mesh.running("writer")[0]

@@ -27,7 +27,7 @@ ANSWER_SECONDS = 12.0
 
 def said(pipeline: Pipeline) -> str:
     """What the services say that they wait for."""
-    return "; ".join(str(status.get("waiting_for") or "") for status in pipeline.status().values())
+    return "; ".join(part.waiting_for or "" for part in pipeline.status().members().values())
 
 
 def services(mesh: Mesh) -> dict[int, dict[str, Any]]:

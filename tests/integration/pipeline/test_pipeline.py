@@ -160,7 +160,7 @@ def test_tables_created_or_renamed_while_the_pipeline_runs_are_read_but_not_thos
         source.execute(f"INSERT INTO {like} VALUES (6, 'f')")
         pipeline.catches_up(first, like, renamed)
         assert len(pipeline.epochs()) == epochs
-        assert f"{schema}._first_gho" not in pipeline.status()["enumerator"]["tables"]
+        assert f"{schema}._first_gho" not in pipeline.status().tables
         (*_, shown) = cuts(pipeline)
         for name in (first, like, renamed):
             assert shown.tables[name].content == content(source, name, ("id",)), name
@@ -504,9 +504,9 @@ def test_without_the_right_to_see_prepared_xa_transactions_a_pipeline_runs_and_s
         pipeline.goes_on()
         server.execute("XA COMMIT 'x'")
         if purged:
-            halted = pipeline.until(lambda: pipeline.status().get("enumerator", {}).get("halted"), "the halt")
-            assert "XA PREPARE is purged" in halted["sentence"]
-            assert "GRANT XA_RECOVER_ADMIN" in halted["remedy"]
+            halted = pipeline.until(lambda: pipeline.status().enumerator.halted, "the halt")
+            assert "XA PREPARE is purged" in halted.sentence
+            assert "GRANT XA_RECOVER_ADMIN" in halted.remedy
         else:
             end = pipeline.catches_up("x.t")
             last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)

@@ -179,6 +179,6 @@ def test_a_pipeline_halts_or_quarantines_at_the_damage(kind: type[Database], che
             assert newest is not None
             assert f"{file}:{event.offset}" in str(newest.tables[tables[0]].cause)
         else:
-            halted = pipeline.until(lambda: pipeline.status().get("enumerator", {}).get("halted"), "the halt")
-            assert re.search(rf"{re.escape(file)}:\d+", halted["sentence"]), halted
+            halted = pipeline.until(lambda: pipeline.status().enumerator.halted, "the halt")
+            assert re.search(rf"{re.escape(file)}:\d+", halted.sentence), halted
             assert len(pipeline.epochs()) < 10

@@ -15,6 +15,7 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.journal.plan import StagedLost
 from cutline.common.mesh.ports import Ports
 from cutline.common.schema import TableSchema
+from cutline.common.status.parts import PartStatus, PipelineStatus
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.lives import Key, Lives
 from cutline.common.store.store import PipelineStore, Store
@@ -128,12 +129,12 @@ class Registry:
     async def take_requests(self, key: Key) -> list[Any]:
         return []
 
-    async def put_status(self, key: Key, part: str, status: dict[str, Any], *, tables: str | None = None) -> None:
+    async def put_status(self, key: Key, part: str, status: PartStatus, *, tables: str | None = None) -> None:
         self.world.visit("redis")
         self.world.notes.setdefault(key, {})[part] = status
 
-    async def status(self, key: Key) -> dict[str, Any]:
-        return {}
+    async def status(self, key: Key) -> PipelineStatus:
+        return PipelineStatus()
 
     async def put_splits(self, key: Key, changed: Any) -> None:
         pass

@@ -279,13 +279,13 @@ class LivesWorld:
     def says_why(self, life: Life) -> None:
         """A deletion that lasts says in the status for what it waits, as long as Redis answers."""
         status = self.notes.get(life.key, {}).get("enumerator")
-        fresh = status is not None and self.clock.now - status["at"] < 5.0
-        if status is None or not fresh or status["mode"] != "deleting" or status["waiting_for"]:
+        fresh = status is not None and self.clock.now - status.at < 5.0
+        if status is None or not fresh or status.mode != "deleting" or status.waiting_for:
             self.silent.pop(life.key, None)
             self.count["lives: a deletion says for what it waits"] += fresh
             return
-        who, since = self.silent.setdefault(life.key, (status["leader"], self.clock.now))
-        if who != status["leader"]:
+        who, since = self.silent.setdefault(life.key, (status.leader, self.clock.now))
+        if who != status.leader:
             self.silent.pop(life.key)
         elif self.clock.now - since > SAYS_SECONDS:
             raise self.wrong(f"{who} has been deleting {life.key} for {self.clock.now - since:.0f} s, and says nothing")

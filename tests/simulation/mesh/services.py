@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from cutline.common.causes import Cause
 from cutline.common.errors import Loss
+from cutline.common.limits import UNLIMITED
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, State, Ticked
-from cutline.common.mesh.messages import (
-    UNLIMITED,
-)
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.silence import Silence
 from cutline.common.mesh.topology import Topology, reader_name, writer_name

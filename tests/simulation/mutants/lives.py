@@ -89,9 +89,9 @@ LIVES: tuple[Mutant, ...] = (
     ),
     of_lives(
         "a deletion says nothing while the store does not answer",
-        ENUMERATOR_DRIVER,
-        '        return f"the removal of what the store and Redis have of it{failed}"',
-        '        return ""',
+        "services/enumerator/status.py",
+        '    return f"the removal of what the store and Redis have of it{more}"',
+        '    return ""',
     ),
     mutant(
         "files are removed though a restore that needs them was commanded",

@@ -51,7 +51,7 @@ function Attention({ pipeline, tables, ask }) {
   const broken = tables.filter((table) => table.phase === "quarantined");
   const shown = broken.slice(0, 3);
   return html`
-    ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${sentence(pipeline.spark_writer_error)}</p><//>`}
+    ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${sentence(pipeline.spark_writer_error.sentence)}</p><//>`}
     ${starts(pipeline) && html`<${Notice} icon="clock" title="No enumerator has taken it up yet"><p>That takes a few seconds while one runs: see <a href="#/services">Services</a>.</p><//>`}
     ${pipeline.mode === "running" && pipeline.waiting_for && !pipeline.waiting_for.startsWith("a person") && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${pipeline.waiting_for}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}
     ${pipeline.current === false && pipeline.mode !== "stopped" && !starts(pipeline) && html`<${Notice} tone="bad" icon="warning" title="No enumerator leads this pipeline"><p>What you see is as of ${moment(pipeline.as_of)}. Start an enumerator, or look at its log under Services.</p><//>`}

@@ -64,7 +64,7 @@ class Event:
     publication: int | None = None
 
 
-class Feed:
+class History:
     """The events of one pipeline; `refresh` blocks and may be called by any thread, the others may be called meanwhile.
 
     The window is refreshed by whoever owns it.
