@@ -217,7 +217,8 @@ class Commanding:
         number = checkpoint if isinstance(checkpoint, int) and checkpoint > 0 else 0
         entry = self.store.entry(number) if number else None
         savepoint = isinstance(entry, CheckpointEntry) and entry.kept
-        if not savepoint or not self.store.release(number, n):  # repeated after an unclear answer it is done, too
+        # Repeated after an unclear answer it is done, too.
+        if not savepoint or not self.store.removal.release(number, n):
             return refused(n, f"checkpoint {checkpoint} is no savepoint", "look at the list of savepoints")
         return CommandAnswered(n=n, state="done", result={"checkpoint": number})
 

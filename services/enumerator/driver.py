@@ -25,7 +25,7 @@ from cutline.common.mesh.messages import Marker
 from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
 from cutline.common.mesh.ports import Links, Ports
 from cutline.common.mesh.presence import WIRE, Service
-from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.mesh.topology import ENUMERATOR, ROLES
 from cutline.common.positions import Position
 from cutline.common.status.parts import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
@@ -73,6 +73,7 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator, commands_in
 from cutline.services.enumerator.ports import Source, Sources
+from cutline.services.enumerator.requests import request_of
 from cutline.services.enumerator.status import TablesShown, deletion_awaits, of_leader
 from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
@@ -81,6 +82,7 @@ LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
+MEMBER_ROLES = frozenset(role.name for role in ROLES)
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -143,8 +145,7 @@ class EnumeratorDriver:
                 rows_per_second=config.snapshot.max_rows_per_second,
                 bytes_per_second=config.snapshot.max_bytes_per_second,
             ),
-            readers=self._environment.readers,
-            writers=self._environment.writers,
+            services={"reader": self._environment.readers, "writer": self._environment.writers},
         )
 
     async def run(self) -> None:
@@ -221,7 +222,7 @@ class EnumeratorDriver:
     def _members(self, services: list[Service]) -> list[MemberSeen]:
         members = []
         for service in services:
-            if service.role in ("reader", "writer") and self._speaks_with(service):
+            if service.role in MEMBER_ROLES and self._speaks_with(service):
                 failed = service.failed.get(self.key)
                 members.append(
                     MemberSeen(
@@ -467,7 +468,7 @@ class EnumeratorDriver:
             return JournalRead(
                 tail=tail,
                 base=base,
-                answered=newest.request if isinstance(newest, CheckpointEntry) else None,
+                answered=request_of(newest.request) if isinstance(newest, CheckpointEntry) else None,
                 anew=last.anew if isinstance(last, EpochEntry) else None,
                 floor=epoch.floor if isinstance(epoch, EpochEntry) else 0,
                 highest=newest.highest if isinstance(newest, CheckpointEntry) else 0,
@@ -572,7 +573,7 @@ class EnumeratorDriver:
     async def _sweep(self) -> None:
         """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
         with suppress(Unavailable):
-            removed = await self.ports.pools.sweep.call(self.store.sweep)
+            removed = await self.ports.pools.sweep.call(self.store.removal.sweep)
             log.info("pipeline %s: removed %d files of earlier epochs", self.name, len(removed))
 
     def _restored(self, plan: Plan, base: int) -> Enumerator:

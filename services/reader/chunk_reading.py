@@ -15,7 +15,8 @@ from cutline.common.limits import Limits
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.mesh.ports import Ports
 from cutline.services.reader.pace import Pace
-from cutline.services.sources.mysql.chunk import ChunkEnd, Window
+from cutline.services.sources.contract import ChunkResult
+from cutline.services.sources.mysql.chunk import Window
 from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.kept import KEPT_SECONDS, KeptConnection
 from cutline.services.sources.mysql.server import threads_running
@@ -58,10 +59,10 @@ class ChunkReading:
         self._quiet_at = float("-inf")  # when the source was last seen to be not too busy, monotonic
         self._pace = Pace(now=self._clock.monotonic())
         self._limits_changed = asyncio.Event()
-        self._batches: Generator[pa.RecordBatch | ChunkEnd, None, None] | None = None
+        self._batches: Generator[pa.RecordBatch | ChunkResult, None, None] | None = None
         own = ports.pools.own
         self._thread, self._questions = own(f"{name}-chunks", 1), own(f"{name}-questions", 1)
-        self._ahead: asyncio.Task[pa.RecordBatch | ChunkEnd] | None = None
+        self._ahead: asyncio.Task[pa.RecordBatch | ChunkResult] | None = None
 
     @property
     def waiting_for(self) -> str | None:
@@ -82,19 +83,19 @@ class ChunkReading:
         finally:
             self._asked_at = None
 
-    def begin(self, split: SnapshotSplit, batches: Generator[pa.RecordBatch | ChunkEnd, None, None]) -> None:
+    def begin(self, split: SnapshotSplit, batches: Generator[pa.RecordBatch | ChunkResult, None, None]) -> None:
         """Start reading this chunk; the one before has ended, or failed."""
         self.split, self._batches, self._ahead = split, batches, None
 
-    async def next(self) -> pa.RecordBatch | ChunkEnd:
+    async def next(self) -> pa.RecordBatch | ChunkResult:
         """The next batch, or the end, after which there is no more. Raises what `read_chunk` raises."""
         with self._awaited():
             item = await (self._ahead or self._read())
-        alone = isinstance(item, ChunkEnd) or item.nbytes > LARGE_BYTES
+        alone = isinstance(item, ChunkResult) or item.nbytes > LARGE_BYTES
         self._ahead = None if alone else self._read()
         return item
 
-    def _read(self) -> asyncio.Task[pa.RecordBatch | ChunkEnd]:
+    def _read(self) -> asyncio.Task[pa.RecordBatch | ChunkResult]:
         assert self._batches is not None
         return asyncio.create_task(self._thread.call(partial(next, self._batches)))
 

@@ -37,6 +37,7 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.leader import MAX_HALTS, SILENT_SECONDS, SOON_SECONDS, EpochOpened
+from cutline.services.enumerator.requests import CommandRequest
 from tests.support.causes import because
 from tests.unit.test_leader import READER, WRITER, LeaderBench
 
@@ -289,7 +290,7 @@ def test_a_savepoint_that_the_journal_has_already_is_not_taken_again() -> None:
     bench = Operated()
     bench.see()
     asked = _command(1, "savepoint", name=None)
-    bench.next_epoch(3, 3, answered="command 1", commands=(asked,))
+    bench.next_epoch(3, 3, answered=CommandRequest(n=1), commands=(asked,))
     assert bench.finish().result == {"checkpoint": 3, "name": None}
     assert bench.leader.requests == []
 
@@ -372,7 +373,7 @@ def test_what_changes_the_epoch_waits_for_the_outcomes_of_all_before_it() -> Non
     assert checkpoint(bench).request is None
     assert bench.leader.requests == []
     assert bench.finish().n == 1
-    assert bench.leader.requests == ["command 2"]
+    assert bench.leader.requests == [CommandRequest(n=2)]
     checkpoint(bench)
     assert (bench.finish().n, bench.leader.state) == (2, "stopped")
 
@@ -578,7 +579,7 @@ def test_a_command_that_awaits_a_checkpoint_is_cancelled_at_once() -> None:
     bench = leading()
     bench.command("stop", savepoint="last")
     bench.wait(0.2)
-    assert bench.leader.in_flight == (2, "command 1")
+    assert bench.leader.in_flight == (2, CommandRequest(n=1))
     bench.command("cancel_command", command=1)
     assert bench.finish().state == "cancelled"
     entry = bench.complete()
@@ -690,7 +691,7 @@ def test_what_a_checkpoint_may_have_is_not_cancelled_before_the_journal_tells() 
     bench.see()
     bench.wait(100.0)
     bench.see()
-    found = {"kept": 1, "refused": {1: ("d.t is gone", "look")}, "answered": "command 2"}
+    found = {"kept": 1, "refused": {1: ("d.t is gone", "look")}, "answered": CommandRequest(n=2)}
     bench.tell(JournalRead(tail=3, base=3, commands=(*commands, *cancels), **found))
     first = bench.finish()
     assert (first.n, first.state, first.cause) == (1, "refused", "d.t is gone")

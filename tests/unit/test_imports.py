@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.causes", "common.errors", "common.schema", "common.positions", "common.table_id"}
+RECORDS = {"common.causes", "common.errors", "common.ops", "common.schema", "common.positions", "common.table_id"}
 MESH = {
     *RECORDS,
     "common.commands",
@@ -44,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "common.measures": set(),
     "common.parquet": set(),
     "common.spill": {"common.errors"},
+    "common.ops": set(),
     "common.schema": {"common.causes", "common.errors"},
     "common.positions": {"common.causes", "common.errors"},
     "common.commands": set(),

@@ -14,6 +14,7 @@ PURE = (
     "common/config/reserved.py",
     "common/causes.py",
     "common/errors.py",
+    "common/ops.py",
     "common/mesh/machine.py",
     "common/keys.py",
     "common/mesh/messages.py",
@@ -38,6 +39,7 @@ PURE = (
     "services/reader/machine.py",
     "services/reader/pace.py",
     "services/reader/unsaved.py",
+    "services/sources/contract.py",
     "services/sources/mysql/session.py",
     "services/sources/mysql/watermark.py",
     "services/sources/mysql/binlog/ddl.py",
@@ -56,6 +58,7 @@ PURE = (
     "common/journal/publishing.py",
     "common/store/command_records.py",
     "services/enumerator/agenda.py",
+    "services/enumerator/requests.py",
     "services/enumerator/table_commands.py",
 )
 LIBRARY = {

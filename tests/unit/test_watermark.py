@@ -99,6 +99,11 @@ def test_a_chunk_without_changes_is_not_even_copied() -> None:
     assert overlay(rows, changes([]), ["k"]) is rows
 
 
+def test_an_image_before_an_update_neither_puts_nor_removes_a_row() -> None:
+    after = overlay(chunk({"a": 1}), changes([("-U", "a", 1), ("+U", "a", 2), ("-U", "b", 3)]), ["k"])
+    assert contents(after) == {"a": 2}
+
+
 def test_an_update_of_the_key_is_a_delete_and_an_insert() -> None:
     after = overlay(
         chunk({"a": 1, "b": 2}), changes([("-D", "a", 1), ("+I", "c", 1), ("-D", "c", 1), ("+I", "a", 5)]), ["k"]

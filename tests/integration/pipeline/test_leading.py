@@ -145,7 +145,7 @@ async def test_services_of_another_version_are_no_members(
         await until(lambda: pipeline.leader.state == "leading")
         entry = Store(f"file://{tmp_path}/store").pipeline("shop").entry(1)
         assert isinstance(entry, EpochEntry)
-        assert (entry.members.readers, entry.members.writers) == (("reader2",), ("writer2",))
+        assert entry.members.by_role == {"reader": ("reader2",), "writer": ("writer2",)}
 
 
 async def test_what_the_machine_refuses_again_and_again_halts_the_pipeline(

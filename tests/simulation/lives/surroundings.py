@@ -470,13 +470,12 @@ class Pool:
         pass
 
 
-def expire(table: LakeTable, *, before_ms: int, kept: Any, store: str) -> set[str]:
+def expire(table: LakeTable, *, before_ms: int, kept: Any) -> None:
     table._ours()
     held = {*kept, *table.java.branches.values(), table.java.main}
     for snapshot, (_, at, _) in list(table.java.snapshots.items()):
         if snapshot not in held and 1000 * at < before_ms:
             del table.java.snapshots[snapshot]
-    return set()
 
 
 class _Row(str):

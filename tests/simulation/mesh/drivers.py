@@ -259,7 +259,7 @@ class Drivers:
                 service.parts = Parts(
                     service.store, member="enumerator", epoch=effect.epoch, incarnation=service.incarnation
                 )
-                service.store.sweep()
+                service.store.removal.sweep()
                 self.later(service, world.lag(2), lambda: world.leading.open_epoch(service, effect))
             case CloseEpoch():
                 service.token = None

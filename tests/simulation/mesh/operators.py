@@ -31,6 +31,7 @@ from cutline.services.enumerator.events import (
     ReleaseSavepoint,
     WriteOutcome,
 )
+from cutline.services.enumerator.requests import CommandRequest
 from tests.simulation.checks.chain import chain
 from tests.simulation.checks.failure import Failure
 
@@ -226,7 +227,7 @@ class Operators:
                 entry = store.entry(command.arguments["checkpoint"])
                 if not isinstance(entry, CheckpointEntry) or not entry.kept:
                     return CommandAnswered(n=command.n, state="refused", cause="no savepoint", remedy="another one")
-                store.release(entry.slot, command.n)
+                store.removal.release(entry.slot, command.n)
                 return CommandAnswered(n=command.n, state="done", result={"checkpoint": entry.slot})
             case FindOutcome(command=command):
                 outcome = store.commands.outcome(command.arguments["command"])
@@ -301,7 +302,7 @@ class Operators:
     def entry_is_of_no_cancelled_command(self, entry: Entry) -> None:
         """What was cancelled has no effect that lasts: no entry of the journal carries it out, before or after."""
         for n in self.cancelled:
-            of_it = isinstance(entry, CheckpointEntry) and entry.request == f"command {n}"
+            of_it = isinstance(entry, CheckpointEntry) and entry.request == CommandRequest(n=n).text
             if of_it or (isinstance(entry, EpochEntry) and entry.command == n):
                 raise Failure(f"command {n} ({self.cancelled[n].kind}) is cancelled, and entry {entry.slot} has it")
 

@@ -13,13 +13,13 @@ from cutline.common.mesh.messages import (
 from cutline.common.positions import High
 from cutline.services.reader.events import (
     ChunkFailed,
-    ChunkRead,
     ChunkRowsRead,
     ReadChanges,
 )
 from tests.simulation.mesh.service import SimulatedDump, SimulatedService
 from tests.simulation.source.transactions import KINDS, MARIADB, MYSQL
 from tests.support.causes import because
+from tests.support.reads import chunk_read
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -134,7 +134,7 @@ class Reading:
             event = ChunkRowsRead(split_id=split.split_id, attempt=split.attempt, **sizes, body=rows)
         else:
             service.chunk = None
-            event = ChunkRead(
+            event = chunk_read(
                 split_id=split.split_id, attempt=split.attempt, rows=chunk["total"], checksum="", low=chunk["low"],
                 high=chunk["high"], schema=chunk["schema"], cut_at=chunk["cut_at"],
             )  # fmt: skip
@@ -173,7 +173,8 @@ class Reading:
             return None
         world.count[f"read by {order.cursor}"] += 1
         world.count["main read on to a transaction's end for those that wait"] += order.at_boundary
-        if event.position == order.after and not event.faults and not event.stopped:  # nothing new: the dump waits
+        read = event.changes
+        if read.position == order.after and not read.faults and not read.stopped:  # nothing new: the dump waits
             if world.rng.random() < 0.8:
                 world.drivers.later(service, world.rng.uniform(0.05, 0.4), lambda: self.changes_read(service, order))
                 return None

@@ -77,7 +77,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a command that a checkpoint has, or may have, is cancelled",
-        ((AGENDA, "        return kept or command.n == self.entered or leader.may_have(command, _request(command))\n",
+        ((AGENDA, "        return kept or command.n == self.entered or leader.may_have(command)\n",
           "        return command.n == self.entered\n"),),
         tests="test_agenda.py",
     ),

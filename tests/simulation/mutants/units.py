@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import BATCHES, ENUMERATOR, LEADER, READER, READER_TABLES, RETENTION, STORE, Mutant
+from tests.simulation.mutants import (
+    BATCHES,
+    ENUMERATOR,
+    LEADER,
+    READER,
+    READER_TABLES,
+    REMOVAL,
+    RETENTION,
+    STORE,
+    Mutant,
+)
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 ROUTES = "services/sources/mysql/binlog/routes.py"
@@ -264,7 +274,7 @@ UNITS = (
     ),
     unit(
         "a full record is removed while another one between it and the restorable ones builds on it",
-        STORE,
+        REMOVAL,
         "    while new:\n        new = {since",
         "    for _ in (1,):\n        new = {since",
         "test_store.py::test_a_burst_of_changes_is_not_repeated_by_later_entries",

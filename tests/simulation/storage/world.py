@@ -148,7 +148,8 @@ class StoreWorld:
             return
         entry = EpochEntry(
             slot=slot + 1, nonce=mine, leader=f"i{number}", base=None,
-            members=Members(enumerator="e", readers=(), writers=()), cause=because("a test"), written_at=0.0,
+            members=Members(enumerator="e", by_role={"reader": (), "writer": ()}), cause=because("a test"),
+            written_at=0.0,
         )  # fmt: skip
         won = self.tried(lambda: at.put_entry(entry))
         self.tell(f"{number}: slot {slot + 1} by {mine}: {won}")
@@ -189,7 +190,7 @@ class StoreWorld:
 
     def claim(self, number: int) -> None:
         mine = self.nonce()
-        w = self.tried(lambda: self.processes[number].claim({"by": mine}))
+        w = self.tried(lambda: self.processes[number].claim())
         if w is not None:
             if ("claim", w) in self.winners:
                 raise Wrong(f"{w} was claimed by {mine} and by {self.winners['claim', w]}")
