@@ -511,7 +511,7 @@ class Window:
             return pa.table({OP: [], SEQ: []})
         changes = pa.concat_tables(found, promote_options="permissive")
         if pc.any(is_any(changes[OP], Op.TRUNCATE)).as_py():
-            raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
+            raise _changed(table_id, "truncated")
         return changes
 
     @property

@@ -118,8 +118,12 @@ class Dump:
         by_gtids = server.mysql and server.gtid and elsewhere
         if after.inside and after.server != server.identity:
             raise SourceLost(
-                f"The source changed to server {server.identity} while a transaction of {after.server} was half"
-                f" taken ({after}); restore a checkpoint that is between two transactions"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The source changed to server {server.identity} while a transaction of {after.server} was half"
+                    f" taken ({after})",
+                    "restore a checkpoint that is between two transactions",
+                )
             )
         if state is not None or by_gtids:
             scanner.start_at("", FIRST_OFFSET, after.rows)
