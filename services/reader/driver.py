@@ -1,7 +1,7 @@
 """The driver of one reader in one epoch of one pipeline: carries out the orders of its machine (machine.py).
 
-Chunk rows come through chunk_reading.py, changes from one `BinlogCursor` for each cursor of the machine; both run in
-threads of their own, and each result is the machine's next event.
+Chunk rows come through chunk_reading.py, changes from one cursor of the source for each cursor of the machine; both
+are read in threads of their own, and each result is the machine's next event.
 """
 
 from __future__ import annotations
@@ -54,14 +54,11 @@ from cutline.services.reader.events import (
     SetLimits,
 )
 from cutline.services.reader.machine import Reader
+from cutline.services.reader.ports import Cursor, OpenSource
 from cutline.services.reader.tables import MAIN
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.contract import Changes, ChunkResult, GenerationEnded, TableUnreadable
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
-from cutline.services.sources.mysql.chunk import Window, read_chunk
-from cutline.services.sources.mysql.hosts import GRACE_SECONDS, Hosts
-from cutline.services.sources.mysql.kept import KeptConnection
-from cutline.services.sources.mysql.watermark import AgedPositions
+from cutline.services.sources.mysql.hosts import GRACE_SECONDS
 
 RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000
@@ -77,7 +74,10 @@ log = logging.getLogger("cutline.reader")
 class ReaderDriver:
     """A reader in one epoch of one pipeline: carries out what the machine orders."""
 
-    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
+    def __init__(
+        self, host: Host, store: PipelineStore, entry: EpochEntry, index: int, open_source: OpenSource
+    ) -> None:
+        """Blocks: it reads the store."""
         definition = store.definition(entry.definition)
         if definition is None:
             raise ProtocolError(
@@ -117,20 +117,13 @@ class ReaderDriver:
         self.loop = Loop(self._handle, self._perform, self.ports.clock)
         self.marks = Marks(self.ports.clock)
         self.rows_sent = self.bytes_sent = 0
-        self.cursors: dict[str, tuple[BinlogCursor, Pool]] = {}
-        server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
-        self.hosts = Hosts(self.config.source)
+        self.cursors: dict[str, tuple[Cursor, Pool]] = {}
+        self.source = open_source(self.config, index)
+        self.hosts = self.source.hosts
         self.streams = index == 0
-        self.chunks = ChunkReading(
-            self.hosts.connect,
-            KeptConnection(self.hosts.connect, self.hosts.leads_on),
-            Window(BinlogCursor(self.hosts.connect, server_id=server_id)),
-            max_threads_running=self.config.snapshot.max_threads_running,
-            name=store.name,
-            ports=self.ports,
-        )
+        most = self.config.snapshot.max_threads_running
+        self.chunks = ChunkReading(self.source, max_threads_running=most, name=store.name, ports=self.ports)
         self.waiting_for: str | None = None
-        self.aged = AgedPositions()
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
         self.measures = Measures()
@@ -172,18 +165,7 @@ class ReaderDriver:
             case ReadChunk(split=split):
                 log.info("pipeline %s: reading chunk %s", self.store.name, split.split_id)
                 self.chunk_began_at = self.ports.clock.monotonic()
-                self.chunks.begin(
-                    split,
-                    read_chunk(
-                        self.chunks.kept,
-                        split,
-                        mode=self.config.snapshot.chunks,
-                        seconds=self.config.snapshot.max_select_seconds,
-                        identity=self.config.options_of(split.table_id).identity,
-                        aged=self.aged,
-                        window=self.chunks.window,
-                    ),
-                )
+                self.chunks.begin(split)
                 self.loop.spawn(self._next_rows(split))
             case ContinueChunk():
                 self.loop.spawn(self._next_rows(self.chunks.split))
@@ -234,9 +216,7 @@ class ReaderDriver:
         pause, longest = RETRY_SECONDS
         while True:
             if order.cursor not in self.cursors:
-                server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != MAIN)
-                connect = self.hosts.connect_main if order.cursor == MAIN else self.hosts.connect
-                opened = BinlogCursor(connect, server_id=server_id, schema_changes=self.config.schema_changes)
+                opened = self.source.cursor(order.cursor, ids_taken=self.ids_taken)
                 self.cursors[order.cursor] = opened, self.ports.pools.own(f"{self.store.name}-{order.cursor}", 1)
             cursor, thread = self.cursors[order.cursor]
             try:
@@ -271,7 +251,7 @@ class ReaderDriver:
         )
         return ChangesRead(cursor=order.cursor, changes=Changes(position=order.after, rows=0, faults=faults))
 
-    def _read(self, cursor: BinlogCursor, order: ReadChanges) -> Changes:
+    def _read(self, cursor: Cursor, order: ReadChanges) -> Changes:
         self.hosts.must_have(order.cursor, order.after)
         if order.cursor == MAIN and not cursor.connected:
             self.hosts.release()

@@ -107,11 +107,11 @@ async def until_current(api: httpx.AsyncClient) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until(there: Callable[[], object]) -> None:
+async def until(met: Callable[[], object]) -> None:
     """Return once this is true."""
     async with asyncio.timeout(10):
         while True:
-            if await asyncio.to_thread(there):
+            if await asyncio.to_thread(met):
                 return
             await asyncio.sleep(0.01)
 

@@ -24,11 +24,12 @@ import pyarrow as pa
 import pytest
 
 from cutline.common.errors import ProtocolError, ServerIdTaken, SourceLost
+from cutline.common.gtids import GtidSet
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import gave_up
 from cutline.common.mesh.machine import MessageReceived, SavePart
 from cutline.common.mesh.messages import IncludeTable, Marker, Message
-from cutline.common.positions import FilePosition, GtidSet, High, Low, Position
+from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.common.schema import POS, Column, SchemaChanges, TableSchema
 from cutline.services.reader.events import ChangesRead, ReadChanges
 from cutline.services.reader.machine import Reader
@@ -669,10 +670,10 @@ def _of_many_tables(count: int, *, transactions_of: int) -> tuple[Log, list[Tabl
     tables = [replace(T, table_id=f"d.t{n:04}") for n in range(count)]
     log = Log()
     for n in range(count):
-        of = table_map(T, n + 1).replace(b"\1t\0", f"\5t{n:04}\0".encode(), 1)
+        described = table_map(T, n + 1).replace(b"\1t\0", f"\5t{n:04}\0".encode(), 1)
         if n % transactions_of == 0:
             log.begin(n + 1)
-        log.event(TABLE_MAP, of).event(WRITE_ROWS, of[:6] + inserted("d.t", n)[6:])
+        log.event(TABLE_MAP, described).event(WRITE_ROWS, described[:6] + inserted("d.t", n)[6:])
         if (n + 1) % transactions_of == 0:
             log.event(XID, bytes(8))
     return log, tables

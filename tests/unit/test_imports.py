@@ -19,7 +19,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.causes", "common.errors", "common.ops", "common.schema", "common.positions", "common.table_id"}
+RECORDS = {
+    "common.causes",
+    "common.errors",
+    "common.gtids",
+    "common.ops",
+    "common.schema",
+    "common.positions",
+    "common.table_id",
+}
 MESH = {
     *RECORDS,
     "common.commands",
@@ -46,7 +54,8 @@ ALLOWED: dict[str, set[str]] = {
     "common.spill": {"common.errors"},
     "common.ops": set(),
     "common.schema": {"common.causes", "common.errors"},
-    "common.positions": {"common.causes", "common.errors"},
+    "common.gtids": set(),
+    "common.positions": {"common.causes", "common.errors", "common.gtids"},
     "common.commands": set(),
     "common.journal": {*RECORDS, "common.store"},
     "common.table_id": {"common.errors"},

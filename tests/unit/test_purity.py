@@ -14,6 +14,7 @@ PURE = (
     "common/config/reserved.py",
     "common/causes.py",
     "common/errors.py",
+    "common/gtids.py",
     "common/ops.py",
     "common/mesh/machine.py",
     "common/keys.py",

@@ -60,6 +60,7 @@ from cutline.services.reader.events import (
     ReadChunk,
 )
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
+from cutline.services.reader.source import MysqlSource
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.contract import GenerationEnded, SchemaChange, TableChanges
 from tests.simulation.checks.freeze import freeze
@@ -433,8 +434,8 @@ def test_main_is_not_held_for_a_catch_up_that_goes_on_at_another_server() -> Non
     bench.include("d.u", low=low(4, f"{UUID}:1-5:7-9"))
     bench.tell(changes_read(cursor="main", position=place(80, gtids=f"{UUID}:1-6"), rows=0))
     assert not bench.reader.cursors["main"].asked
-    there = place(300, gtids=f"{UUID}:1-9", server="other")
-    effects = bench.tell(changes_read(cursor="catch-up", position=there, rows=0))
+    elsewhere = place(300, gtids=f"{UUID}:1-9", server="other")
+    effects = bench.tell(changes_read(cursor="catch-up", position=elsewhere, rows=0))
     assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
     assert CloseCursor(cursor="catch-up") in effects
     assert asked(effects)["main"].after == place(80, gtids=f"{UUID}:1-6")
@@ -446,8 +447,8 @@ def test_a_table_catches_up_no_longer_once_main_goes_on_at_another_server() -> N
     bench.include("d.t", low=low(4, f"{UUID}:1-5"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5:7-9"))
     bench.tell(changes_read(cursor="main", position=place(FAR, gtids=f"{UUID}:1-6"), rows=0))
-    there = place(300, gtids=f"{UUID}:1-6", server="other")
-    effects = bench.tell(changes_read(cursor="main", position=there, rows=0))
+    elsewhere = place(300, gtids=f"{UUID}:1-6", server="other")
+    effects = bench.tell(changes_read(cursor="main", position=elsewhere, rows=0))
     assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
     effects = bench.tell(changes_read(cursor="catch-up", position=place(60, gtids=f"{UUID}:1-9"), rows=0))
     assert CloseCursor(cursor="catch-up") in effects
@@ -1072,7 +1073,7 @@ async def test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpo
     host: Any = SimpleNamespace(ports=ports(), incarnation="r1")
     shares = []
     for index in range(len(readers)):
-        member = ReaderDriver(host, shop, entry, index)
+        member = ReaderDriver(host, shop, entry, index, MysqlSource)
         shares.append(member.machine.unsaved.most_bytes)
         member.chunks.close()
     assert shares == [1 << 20] * 3

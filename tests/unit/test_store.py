@@ -1080,11 +1080,11 @@ def test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way(first
             files.commands.add("restore", {"checkpoint": 2}, by="ann", now=1.0)
             found["restore"] = restorable(files, 2)
 
-        one, other = (retention, restore) if first == "retention" else (restore, retention)
+        first_pass, other = (retention, restore) if first == "retention" else (restore, retention)
         files = Store(url).open(shop.life)
         crossing = Crossing(files._folder, at, lambda other=other, shop=shop: other(shop))
         files._folder = files.commands._folder = files.removal._folder = crossing  # type: ignore[assignment]
-        one(files)
+        first_pass(files)
         if crossing.calls < at:
             break
         assert not (found["retention"] and found["restore"]), f"the other came before call {at}"

@@ -31,8 +31,8 @@ def test_any_two_names_come_back_from_their_id(pair: tuple[str, str]) -> None:
 
 
 @given(PAIRS, PAIRS)
-def test_two_pairs_never_share_an_id(one: tuple[str, str], other: tuple[str, str]) -> None:
-    assert (table_id_of(*one) == table_id_of(*other)) == (one == other)
+def test_two_pairs_never_share_an_id(pair: tuple[str, str], other: tuple[str, str]) -> None:
+    assert (table_id_of(*pair) == table_id_of(*other)) == (pair == other)
 
 
 @given(st.tuples(st.text(max_size=60), st.text(max_size=60)))

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutline.common.errors import NextGeneration, ProtocolError
+from cutline.common.gtids import GtidSet
 from cutline.common.mesh.messages import CompletedSplit
-from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column
 from cutline.services.sources.mysql.watermark import (
     AgedPositions,

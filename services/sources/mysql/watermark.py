@@ -33,10 +33,11 @@ import pyarrow.compute as pc
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, ProtocolError
+from cutline.common.gtids import GtidSet
 from cutline.common.keys import comparable
 from cutline.common.mesh.messages import CompletedSplit
 from cutline.common.ops import Op, is_any
-from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column, parse_type
 
 AGED_SECONDS = 60.0

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 
 from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from cutline.common.gtids import GtidSet
 from cutline.common.mesh.messages import Key, SnapshotSplit
-from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, GTID, POS, TableSchema
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 from cutline.services.sources.contract import ChunkResult, Route

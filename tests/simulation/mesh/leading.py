@@ -86,9 +86,7 @@ class Leading:
             cut_is_consistent(world, entry)
             entry_is_sound(world, entry)
         answer: Event = EntryWritten(slot=slot, nonce=entry.nonce)
-        if not written or (
-            world.troubled and world.rng.random() < 0.06
-        ):  # lost answer: written again, refused, looked at
+        if not written or world.goes_wrong("lost answer of the store", 0.06):  # written again, refused, looked at
             world.count["lost answer of the store"] += written
             found = service.store.entry(slot)
             nonce = found.nonce if found is not None else ""

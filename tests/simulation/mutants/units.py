@@ -21,7 +21,7 @@ BACKENDS = "common/store/backends.py"
 LIVES = "common/store/lives.py"
 HOST = "common/mesh/host.py"
 STAGING = "services/writer/staging.py"
-CHANNELS = "common/mesh/channels.py"
+RECEIVER = "common/mesh/receiver.py"
 FOREIGN = "spark_writer/sinks/iceberg/foreign.py"
 KEY_INDEX = "spark_writer/sinks/iceberg/key_index.py"
 LOCATING = "spark_writer/sinks/iceberg/locating.py"
@@ -344,7 +344,7 @@ UNITS = (
     ),
     unit(
         "a stream that is gone is no news to its receiver",
-        CHANNELS,
+        RECEIVER,
         "                if exists != 1:\n",
         "                if False:\n",
         "test_channels.py",

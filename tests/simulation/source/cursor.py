@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import PositionLost, SourceLost
-from cutline.common.positions import GtidSet, Low, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import Low, Position
 from cutline.common.schema import SchemaChanges
 from cutline.services.reader.events import ChangesRead, ReadChanges
 from cutline.services.sources.contract import (

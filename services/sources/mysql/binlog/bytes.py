@@ -10,7 +10,8 @@ from __future__ import annotations
 import zlib
 from typing import Protocol
 
-from cutline.common.positions import FilePosition, GtidSet, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import FilePosition, Position
 from cutline.services.sources.mysql.binlog.event_types import (
     ARTIFICIAL_FLAG,
     HEADER_BYTES,

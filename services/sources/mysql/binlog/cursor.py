@@ -28,7 +28,8 @@ from collections.abc import Callable, Mapping
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, CutlineError, PositionLost, SourceLost, SourceRefused
-from cutline.common.positions import FilePosition, GtidSet, High, Position, Stop, parse_gtids
+from cutline.common.gtids import GtidSet, parse_gtids
+from cutline.common.positions import FilePosition, High, Position, Stop
 from cutline.common.schema import SchemaChanges
 from cutline.services.sources.contract import Changes, Route
 from cutline.services.sources.mysql.binlog.bytes import BinlogBytes, take_format

@@ -17,7 +17,8 @@ from pymysql.constants import COMMAND, ER
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, SourceRefused, Unavailable
-from cutline.common.positions import FilePosition, GtidSet, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import FilePosition, Position
 from cutline.services.sources.mysql.binlog.scanner import Scanner
 from cutline.services.sources.mysql.connection import PAUSE_SECONDS, Connection, gather, translate_errors
 from cutline.services.sources.mysql.server import (
