@@ -63,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
     "common.store": RECORDS,
-    "common.status": {"common.errors", "common.limits", "common.measures", "common.store"},
+    "common.status": {"common.causes", "common.errors", "common.limits", "common.measures", "common.store"},
     "common.mesh": {
         *RECORDS, "common.limits", "common.logs", "common.threads", "common.store", "common.config", "common.status"
     },
