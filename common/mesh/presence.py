@@ -29,7 +29,7 @@ from cutline.common.status.form import read_each, text
 from cutline.common.status.parts import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
 from cutline.common.store.lives import LIFE, Key
 
-WIRE = 4
+WIRE = 5
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
 
 Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way
@@ -63,9 +63,8 @@ class GaveUp:
     lost: Loss = Loss.NOTHING
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict; `lost` only where it says something, since earlier versions refuse it."""
-        body = {"epoch": self.epoch, "cause": self.cause.to_json(), "halts": self.halts}
-        return body | {"lost": self.lost} if self.lost else body
+        """A plain dict."""
+        return {"epoch": self.epoch, "cause": self.cause.to_json(), "halts": self.halts, "lost": self.lost}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GaveUp:

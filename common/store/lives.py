@@ -60,11 +60,6 @@ class Life:
         """The life as a word."""
         return Key(f"{self.name}.{self.id}")
 
-    @property
-    def carried_over(self) -> bool:
-        """Whether a version of Cutline that knew no ids made it: what it wrote so far bears the name alone."""
-        return self.folder == self.name
-
 
 def name_of(key: Key) -> str:
     """The name of the pipeline of a key."""

@@ -72,7 +72,6 @@ from cutline.common.store.records import (
 )
 from cutline.common.store.removal import FILE_NAME, Removal, entry_body
 from cutline.common.store.staging_file import StagingFile
-from cutline.common.table_id import check_ids
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -317,14 +316,6 @@ class PipelineStore:
         entry would take a removed slot for the end."""
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
-
-    def check_tables(self) -> None:
-        """Raise ConfigError if the checkpoint from which the pipeline goes on has a table whose id is ambiguous."""
-        found = self.entry(self.last_slot())
-        if isinstance(found, EpochEntry) and found.base is not None:
-            found = self.entry(found.base)
-        if isinstance(found, CheckpointEntry):
-            check_ids(found.tables)
 
     def slots(self) -> list[int]:
         """Return the numbers of the entries that the journal still has, ascending."""

@@ -31,7 +31,6 @@ from cutline.common.status.parts import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
-from cutline.common.table_id import check_ids
 from cutline.services.enumerator.agenda import TABLE_KINDS
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
@@ -580,7 +579,6 @@ class EnumeratorDriver:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
-        check_ids(entry.tables)
         self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 

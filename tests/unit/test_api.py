@@ -18,7 +18,8 @@ import httpx
 import pytest
 import yaml
 
-from cutline.common.config.pipeline import parse, select_tables
+from cutline.common.config.globs import select_tables
+from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.commands import Command, Orders, Outcome
 from cutline.common.store.records import PartRef

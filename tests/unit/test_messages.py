@@ -130,7 +130,7 @@ def test_failures_and_reports_keep_the_form_that_parts_hold() -> None:
     failed = SplitFailed(split_id="x", **OF, attempt=1, cause=because("gone"), remedy=Remedy.RETRY)
     assert json.dumps(encode(failed)) == (
         '{"type": "SplitFailed", "splitId": "x", "tableId": "shop.orders", "generation": 1, "attempt": 1,'
-        ' "cause": {"code": "other", "sentence": "gone", "remedy": ""}, "restart": false, "retry": true}'
+        ' "cause": {"code": "other", "sentence": "gone", "remedy": ""}, "remedy": "retry"}'
     )
     assert json.dumps(encode(TableReport(**OF, state=TableState.RESTART, cause=because("DDL")))) == (
         '{"type": "TableReport", "tableId": "shop.orders", "generation": 1, "state": "restart",'

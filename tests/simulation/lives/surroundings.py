@@ -445,7 +445,7 @@ class Publications:
 def forget(lake: Lake) -> None:
     lake.world.visit("lake")
     life = lake.catalog.rows.get(lake.pipeline)
-    if life is not None and lake.owner.relation(lake.pipeline, life) in (Relation.OURS, Relation.UNMARKED):
+    if life is not None and lake.owner.relation(lake.pipeline, life) == Relation.OURS:
         del lake.catalog.rows[lake.pipeline]
 
 
