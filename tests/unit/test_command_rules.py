@@ -31,10 +31,10 @@ from cutline.services.enumerator.table_commands import carry_out
 from cutline.services.enumerator.tables import Table
 from tests.support import records
 from tests.support.causes import because
-from tests.unit.test_agenda import Operated, leading
+from tests.support.leader_bench import PLAN
+from tests.support.operated import Operated, leading
 from tests.unit.test_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry
-from tests.unit.test_leader import PLAN
 
 TABLE = "shop.orders"
 CALLS: dict[str, tuple[str, str, Any]] = {
@@ -110,7 +110,7 @@ def by_the_leader(kind: str, state: PipelineState, **arguments: Any) -> Refusal 
         bench.tell(JournalRead(tail=3, base=3, orders=Orders(mode=cast(Any, state))))
     elif state == "halted":
         for tail in range(MAX_HALTS):
-            bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+            bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
             if tail + 1 < MAX_HALTS:
                 bench.lead(tail=tail + 1)
     elif state == "ended":

@@ -10,9 +10,9 @@ from cutline.services.enumerator.events import BoundFound, FindBound, TableLocke
 from cutline.services.enumerator.holds import FIRST_SECONDS, LONGEST_SECONDS, Holds
 from cutline.services.enumerator.machine import MAX_ATTEMPTS
 from tests.support.causes import because
-from tests.unit.test_enumerator import EnumeratorBench, _invariants_hold, commanded, found
+from tests.support.enumerator_bench import EnumeratorBench, commanded, found, invariants_hold
 
-__all__ = ["_invariants_hold"]
+__all__ = ["invariants_hold"]
 CAUSE = because("d.t is locked")
 
 
