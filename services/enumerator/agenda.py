@@ -33,16 +33,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import cutline.common.commands.rules as rules
 from cutline.common.causes import Cause, Code
 from cutline.common.limits import Limits
-from cutline.common.mesh.machine import Effect, Event
+from cutline.common.mesh.machine import Effect
 from cutline.common.positions import Position
-from cutline.common.store.command_records import Command, Orders, Outcome, State
+from cutline.common.store.command_records import Command, Orders
 from cutline.common.store.records import Anew
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -58,114 +57,22 @@ from cutline.services.enumerator.events import (
     Settings,
     WriteOutcome,
 )
-from cutline.services.enumerator.machine import Enumerator
-from cutline.services.enumerator.requests import THE_STOP, CommandRequest, Request
+from cutline.services.enumerator.requests import THE_STOP, Request
 from cutline.services.enumerator.tables import QUARANTINED
-
-TABLE_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "machine")
-CHECKPOINT_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "checkpoint")
-KEEPING_KINDS = frozenset({"savepoint", "stop"})
-DEFINING_KINDS = frozenset({"define", "cancel_table"})
-ENDING_KINDS = frozenset({"pause", "delete"})
-
-
-class Step(StrEnum):
-    """Where a command that was taken stands: see the head of this file."""
-
-    ASKED = "asked"
-    MACHINE = "machine"
-    CHECKPOINT = "checkpoint"
-    EPOCH = "epoch"
-    ANSWERED = "answered"
-
-
-class Leader(Protocol):
-    """The leader, as its agenda needs it: what each property means stands there."""
-
-    tail: int
-    base: int | None
-    answered: Request | None
-    ended: int | None
-    enumerator: Enumerator | None
-
-    @property
-    def leads(self) -> bool:
-        """Whether an epoch is open."""
-
-    @property
-    def reads(self) -> bool:
-        """Whether the journal and the commands are to be read next."""
-
-    @property
-    def proposes(self) -> bool:
-        """Whether the entry of an epoch is being written."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether no epoch is open, and it may last until one is."""
-
-    @property
-    def still(self) -> bool:
-        """Whether no epoch is to be open."""
-
-    @property
-    def halted(self) -> bool:
-        """Whether no epoch is opened since it would fail."""
-
-    def may_have(self, command: Command) -> bool:
-        """Whether a checkpoint that the journal has, or may have since its entry was ordered, has this effect."""
-
-    def request(self, request: Request) -> None:
-        """Ask for a checkpoint."""
-
-    def ends(self, run: object) -> None:
-        """A `cutline run` ends with the savepoint that it asks for."""
-
-    def withdraw(self, request: Request) -> None:
-        """Ask no more for it."""
-
-    def begin_anew(self, cause: Cause) -> list[Effect]:
-        """End the epoch, and begin the next one."""
-
-    def stand_still(self, cause: Cause) -> list[Effect]:
-        """End the epoch, and begin none."""
-
-    def tell(self, event: Event, now: float) -> list[Effect]:
-        """Pass a command on to the enumerator."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Taken:
-    """A command whose turn has come.
-
-    `orders`: the standing orders after it. `base`, `settings`, `anew`: of the epoch that it awaits; `begun`: that epoch
-    is on its way. `unkept`: the checkpoint that it awaits is no savepoint.
-    """
-
-    command: Command
-    step: Step
-    orders: Orders
-    base: int | None = None
-    settings: Settings | None = None
-    anew: bool = False
-    begun: bool = False
-    unkept: bool = False
-    state: State = "done"
-    cause: str | None = None
-    remedy: str | None = None
-    result: Mapping[str, Any] | None = None
-    writing: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Whether no other command is taken before this one is finished."""
-        return self.step != Step.MACHINE and self.command.kind not in TABLE_KINDS | CHECKPOINT_KINDS
-
-    def answer(
-        self, state: State, cause: str | None = None, remedy: str | None = None, result: Mapping[str, Any] | None = None
-    ) -> None:
-        """Note what became of it."""
-        self.step, self.state, self.cause, self.remedy, self.result = Step.ANSWERED, state, cause, remedy, result
+from cutline.services.enumerator.taken import (
+    CHECKPOINT_KINDS,
+    DEFINING_KINDS,
+    ENDING_KINDS,
+    KEEPING_KINDS,
+    TABLE_KINDS,
+    LeaderForAgenda,
+    Step,
+    Taken,
+    afterwards,
+    named,
+    request_by,
+    withdrawn_by,
+)
 
 
 class Agenda:
@@ -196,20 +103,10 @@ class Agenda:
 
     def waiting(self) -> dict[int, str]:
         """What each command that has no outcome waits for, by its number."""
-        words = {
-            Step.ASKED: "an answer of the store",
-            Step.MACHINE: "a checkpoint that has it",
-            Step.CHECKPOINT: "a checkpoint",
-            Step.EPOCH: "the next epoch",
-            Step.ANSWERED: "the store, to keep its outcome",
-        }
-        found = {taken.command.n: words[taken.step] for taken in self.taken}
-        asked = (taken.command for taken in self.taken if taken.step == Step.ASKED)
-        restores = [command.n for command in asked if command.kind == "restore"]
-        found |= dict.fromkeys(restores, "the source, to say whether it has the binlog")
+        found = {taken.command.n: taken.waits_for for taken in self.taken}
         if self.queue:
             ahead = self.taken[-1].command if self.taken else None
-            why = "an epoch" if ahead is None else _named(ahead)
+            why = "an epoch" if ahead is None else named(ahead)
             found |= {command.n: why for command in self.queue}
         return found | dict.fromkeys(self.apart, "the Spark writer")
 
@@ -291,7 +188,7 @@ class Agenda:
 
     def _requested(self, request: Request | None) -> Taken | None:
         found = (taken for taken in self.taken if taken.step == Step.CHECKPOINT)
-        return next((taken for taken in found if _request(taken.command) == request), None)
+        return next((taken for taken in found if request_by(taken.command) == request), None)
 
     # --- facts ---
 
@@ -346,7 +243,7 @@ class Agenda:
         if (taken := self._asked(event.n)) is not None:
             taken.answer(event.state, event.cause, event.remedy, event.result)
 
-    def base_found(self, event: BaseFound, leader: Leader) -> None:
+    def base_found(self, event: BaseFound, leader: LeaderForAgenda) -> None:
         """A restore can be done: with the next epoch, or whenever there is one."""
         if (taken := self._asked(event.n)) is None:
             return
@@ -358,7 +255,7 @@ class Agenda:
             taken.orders = replace(self.standing, base=base, base_after=leader.tail, anew=False)
             taken.answer("done", result=result)
 
-    def definition_put(self, event: DefinitionPut, leader: Leader) -> None:
+    def definition_put(self, event: DefinitionPut, leader: LeaderForAgenda) -> None:
         """A version of the definition is there: it comes into force with the next epoch, which a checkpoint precedes so
         that no work is repeated."""
         if (taken := self._asked(event.n)) is None:
@@ -370,7 +267,7 @@ class Agenda:
             taken.answer("done", result={"version": event.version})
         elif leader.leads:
             taken.step = Step.CHECKPOINT
-            leader.request(_request(taken.command))
+            leader.checkpoints.request(request_by(taken.command))
         else:
             taken.step = Step.EPOCH
 
@@ -458,7 +355,7 @@ class Agenda:
 
     # --- orders ---
 
-    def go_on(self, leader: Leader, now: float) -> list[Effect]:
+    def go_on(self, leader: LeaderForAgenda, now: float) -> list[Effect]:
         """Take what can be taken, and write the outcome that is due. Called after each fact."""
         effects = self._cancel(leader) + self._change_epoch(leader)
         while self.queue and not leader.reads and (more := self._take(leader, now)) is not None:
@@ -466,10 +363,7 @@ class Agenda:
         first = self.taken[0] if self.taken else None
         if first is not None and first.step == Step.ANSWERED and not first.writing and not leader.reads:
             first.writing = True
-            outcome = Outcome(
-                n=first.command.n, state=first.state, cause=first.cause, remedy=first.remedy,
-                result=first.result or {}, at=now, orders=first.orders, open=self._open(first.command.n),
-            )  # fmt: skip
+            outcome = first.outcome(first.orders, self._open(first.command.n), now)
             effects.append(WriteOutcome(outcome=outcome))
         return effects + self._go_on_apart(leader, now)
 
@@ -477,7 +371,7 @@ class Agenda:
         """The commands before `n` that have no outcome when `n` has its own."""
         return tuple(sorted(other for other in self.apart if other < n))
 
-    def _go_on_apart(self, leader: Leader, now: float) -> list[Effect]:
+    def _go_on_apart(self, leader: LeaderForAgenda, now: float) -> list[Effect]:
         """Ask the Spark writer what it was not asked yet; write the outcomes that are due. One in the future of the
         newest outcome waits until every command before it is finished, or apart too."""
         if self.orders.mode == "deleting":
@@ -491,14 +385,11 @@ class Agenda:
             due = n < self.finished or n < min(ahead, default=n + 1)
             if taken.step == Step.ANSWERED and due and not taken.writing and not leader.reads:
                 taken.writing = True
-                outcome = Outcome(
-                    n=n, state=taken.state, cause=taken.cause, remedy=taken.remedy, result=taken.result or {}, at=now,
-                    orders=self.standing, open=self._open(n),
-                )  # fmt: skip
+                outcome = taken.outcome(self.standing, self._open(n), now)
                 effects.append(WriteOutcome(outcome=outcome))
         return effects
 
-    def _cancel(self, leader: Leader) -> list[Effect]:
+    def _cancel(self, leader: LeaderForAgenda) -> list[Effect]:
         """Cancel what a later command withdraws, and what has no effect that lasts."""
         effects: list[Effect] = []
         for cancel in [command for command in self.queue if command.kind == "cancel_command"]:
@@ -506,15 +397,15 @@ class Agenda:
             if target is None or not self._has_no_effect(target, leader):
                 continue
             if target.step == Step.CHECKPOINT:
-                leader.withdraw(_request(target.command))
+                leader.checkpoints.withdraw(request_by(target.command))
             restarts = target.step == Step.EPOCH and target.begun and leader.waits and not leader.still
             target.orders = self.standing
-            target.answer("cancelled", *_withdrawn(cancel))
+            target.answer("cancelled", *withdrawn_by(cancel))
             if restarts and not leader.halted:
-                effects += leader.begin_anew(Cause(Code.ASKED, f"{_named(target.command)} was cancelled"))
+                effects += leader.begin_anew(Cause(Code.ASKED, f"{named(target.command)} was cancelled"))
         return effects
 
-    def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
+    def _has_no_effect(self, taken: Taken, leader: LeaderForAgenda) -> bool:
         """Whether a command that was taken can still be cancelled."""
         if self._lasts(taken.command, leader):
             return False
@@ -522,35 +413,37 @@ class Agenda:
             return taken.command.kind == "restore"
         return taken.step == Step.CHECKPOINT or (taken.step == Step.EPOCH and not leader.proposes)
 
-    def _lasts(self, command: Command, leader: Leader) -> bool:
+    def _lasts(self, command: Command, leader: LeaderForAgenda) -> bool:
         """Whether the journal has the effect of a command without an outcome, or may have it: its leader has died, or
         does not know whether an entry is written."""
-        kept = command.kind in TABLE_KINDS and command.n <= self.kept
-        return kept or command.n == self.entered or leader.may_have(command)
+        in_part = command.kind in TABLE_KINDS
+        if command.n == self.entered or (in_part and command.n <= self.kept):
+            return True
+        return leader.checkpoints.may_have(command.n, in_part=in_part, leads=leader.leads)
 
-    def _change_epoch(self, leader: Leader) -> list[Effect]:
+    def _change_epoch(self, leader: LeaderForAgenda) -> list[Effect]:
         """End the epoch, or begin the next one, for a command that was taken."""
         for taken in self.taken:
             if taken.step == Step.CHECKPOINT and taken.alone and leader.waits:
                 self._without_checkpoint(taken, leader)
             if taken.step == Step.EPOCH and leader.waits and not leader.still and (ends := self._ending(leader)):
-                taken.answer("failed", f"no epoch could begin before {_named(ends)}", _afterwards(ends))
+                taken.answer("failed", f"no epoch could begin before {named(ends)}", afterwards(ends))
                 taken.orders = self.standing
         if leader.reads or leader.proposes:
             return []
         awaited = self._next_epoch()
         if awaited is not None and not awaited.begun:
-            return leader.begin_anew(Cause(Code.ASKED, _named(awaited.command)))
+            return leader.begin_anew(Cause(Code.ASKED, named(awaited.command)))
         if not self.leads and not leader.still:
-            return leader.stand_still(Cause(Code.ASKED, _named(self.taken[-1].command)))
+            return leader.stand_still(Cause(Code.ASKED, named(self.taken[-1].command)))
         return []
 
-    def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:
+    def _without_checkpoint(self, taken: Taken, leader: LeaderForAgenda) -> None:
         """The epoch that was to take the last checkpoint is over."""
         kind = taken.command.kind
         if kind == "stop" and not leader.halted and not self._ending(leader):
             return  # the next epoch takes it
-        leader.withdraw(_request(taken.command))
+        leader.checkpoints.withdraw(request_by(taken.command))
         if kind == "pause" or (kind == "stop" and leader.halted and taken.command.arguments.get("savepoint") is None):
             taken.orders = replace(self.standing, mode="paused" if kind == "pause" else "stopped")
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
@@ -560,12 +453,12 @@ class Agenda:
         else:
             taken.step = Step.EPOCH
 
-    def _ending(self, leader: Leader) -> Command | None:
+    def _ending(self, leader: LeaderForAgenda) -> Command | None:
         """The command that waits to pause or to delete the pipeline, and that nobody has cancelled."""
         waiting = (command for command in self.queue if command.kind in ENDING_KINDS)
         return next((command for command in waiting if self._cancelled_by(command, leader) is None), None)
 
-    def _take(self, leader: Leader, now: float) -> list[Effect] | None:
+    def _take(self, leader: LeaderForAgenda, now: float) -> list[Effect] | None:
         """Take the first command of the queue; None if it has to wait."""
         command = self.queue[0]
         kind = command.kind
@@ -581,7 +474,7 @@ class Agenda:
             self._begin(command, Step.ANSWERED).answer("refused" if refusal else "done", *(refusal or ()))
             return []
         if (cancel := self._cancelled_by(command, leader)) is not None:
-            self._begin(command, Step.ANSWERED).answer("cancelled", *_withdrawn(cancel))
+            self._begin(command, Step.ANSWERED).answer("cancelled", *withdrawn_by(cancel))
             return []
         if kind in TABLE_KINDS | CHECKPOINT_KINDS:
             return self._take_in_epoch(command, leader, now)
@@ -616,8 +509,8 @@ class Agenda:
             return self._take_read_again(command)
         return self._take_pause(command, leader)
 
-    def _refusal(self, command: Command, leader: Leader) -> rules.Refusal | None:
-        ended = leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
+    def _refusal(self, command: Command, leader: LeaderForAgenda) -> rules.Refusal | None:
+        ended = leader.checkpoints.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
         state = rules.state(self.standing.mode, halted=leader.halted, ended=ended)
         if command.kind not in rules.COMMANDS:
             return rules.Refusal(f"this version of Cutline knows no command {command.kind!r}", "upgrade its services")
@@ -629,7 +522,7 @@ class Agenda:
         self._begin(command, Step.ANSWERED, replace(self.standing, limits=limits)).answer("done")
         return []
 
-    def _cancelled_by(self, command: Command, leader: Leader) -> Command | None:
+    def _cancelled_by(self, command: Command, leader: LeaderForAgenda) -> Command | None:
         """The later command that cancels this one, which was not taken yet, nor carried out by a leader before."""
         if command.kind == "cancel_command" or self._lasts(command, leader):
             return None
@@ -638,17 +531,17 @@ class Agenda:
         found = (later for later in self.queue if later.kind == "cancel_command")
         return next((later for later in found if later.arguments.get("command") == command.n), None)
 
-    def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
+    def _take_in_epoch(self, command: Command, leader: LeaderForAgenda, now: float) -> list[Effect] | None:
         if (refusal := self._refusal(command, leader)) is not None:
             return self._refuse(command, *refusal)
         if leader.leads:
             if command.kind in CHECKPOINT_KINDS:
                 taken = self._begin(command, Step.CHECKPOINT)
-                leader.ends(command.arguments.get("run"))
-                if leader.answered == _request(command) and leader.base is not None:
+                leader.checkpoints.ends(command.arguments.get("run"))
+                if leader.checkpoints.answered == request_by(command) and leader.base is not None:
                     self._has_checkpoint(taken, leader.base)
                 else:
-                    leader.request(_request(command))
+                    leader.checkpoints.request(request_by(command))
                 return []
             assert leader.enumerator is not None
             taken = self._begin(command, Step.MACHINE)
@@ -657,11 +550,11 @@ class Agenda:
             self.checkpoint_written(0, None, command.n, leader.enumerator.refused)  # the epoch's base has it
             return []
         if leader.waits and (ends := self._ending(leader)):
-            return self._refuse(command, f"no epoch was open before {_named(ends)}", _afterwards(ends))
+            return self._refuse(command, f"no epoch was open before {named(ends)}", afterwards(ends))
         return None
 
     @staticmethod
-    def _is_sparks(command: Command, leader: Leader) -> bool:
+    def _is_sparks(command: Command, leader: LeaderForAgenda) -> bool:
         """Whether the Spark writer has quarantined the table to retry: the enumerator has not."""
         if command.kind != "retry_table" or leader.enumerator is None:
             return False
@@ -677,17 +570,17 @@ class Agenda:
             self._begin(command, Step.ANSWERED, replace(self.standing, anew=True)).answer("done")
         return []
 
-    def _take_pause(self, command: Command, leader: Leader) -> list[Effect]:
+    def _take_pause(self, command: Command, leader: LeaderForAgenda) -> list[Effect]:
         """Take a pause or a stop."""
         if self.standing.mode != "running":  # a paused pipeline is stopped
             taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="stopped"))
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
             return []
         taken = self._begin(command, Step.CHECKPOINT)
-        if leader.answered == _request(command) and leader.base is not None:
+        if leader.checkpoints.answered == request_by(command) and leader.base is not None:
             self._has_checkpoint(taken, leader.base)
         else:
-            leader.request(_request(command))
+            leader.checkpoints.request(request_by(command))
         return []
 
     def _begin(self, command: Command, step: Step, orders: Orders | None = None) -> Taken:
@@ -703,23 +596,3 @@ class Agenda:
     def _refuse(self, command: Command, cause: str, remedy: str) -> list[Effect]:
         self._begin(command, Step.ANSWERED).answer("refused", cause, remedy)
         return []
-
-
-def _named(command: Command) -> str:
-    return f"command {command.n} ({command.kind})"
-
-
-def _afterwards(ends: Command) -> str:
-    """What helps whoever asked for something before the pipeline was paused or deleted."""
-    return rules.NOTHING if ends.kind == "delete" else "resume the pipeline and ask again"
-
-
-def _withdrawn(cancel: Command) -> tuple[str, str]:
-    """Cause and remedy of a command that another one cancels."""
-    return f"{cancel.by} cancelled it by command {cancel.n}", "ask again if it is wanted after all"
-
-
-def _request(command: Command) -> CommandRequest:
-    """The request of the checkpoint that a command awaits."""
-    return CommandRequest(n=command.n)
-

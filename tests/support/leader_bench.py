@@ -15,6 +15,7 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.mesh.topology import ROLES, Role, Topology
 from cutline.common.positions import Position
+from cutline.common.store.command_records import Command
 from cutline.services.enumerator.events import (
     EntryWritten,
     JournalRead,
@@ -25,10 +26,8 @@ from cutline.services.enumerator.events import (
     TablesFound,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import (
-    EpochOpened,
-    Leader,
-)
+from cutline.services.enumerator.leader import Leader
+from cutline.services.enumerator.states import EpochOpened
 from tests.support.records import PART
 
 PLAN = Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=10, exact=False)
@@ -79,11 +78,11 @@ class LeaderBench:
         order = self.last(WriteEntry)
         return self.tell(EntryWritten(slot=order.slot, nonce=order.entry.nonce))
 
-    def lead(self, tail: int = 0, base: int | None = None) -> LeaderBench:
+    def lead(self, tail: int = 0, base: int | None = None, commands: tuple[Command, ...] = ()) -> LeaderBench:
         """From wherever it is to leading the next epoch."""
         if self.leader.state == "idle":
             self.see()
-        self.tell(JournalRead(tail=tail, base=base))
+        self.tell(JournalRead(tail=tail, base=base, commands=commands))
         self.written()
         self.tell(EpochOpened(epoch=tail + 1, enumerator=None))
         self.tell(TablesFound(tables=()))
@@ -93,8 +92,8 @@ class LeaderBench:
     def complete(self, *, inside: bool = False, rows: int = 1) -> Any:
         """Bring the checkpoint in flight to its entry, which is not written yet; `inside` a transaction it is after so
         many of its rows."""
-        assert self.leader.in_flight is not None
-        n = self.leader.in_flight[0]
+        assert self.leader.checkpoints.in_flight is not None
+        n = self.leader.checkpoints.in_flight[0]
         self.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=n)))
         self.tell(PartStored(checkpoint=n, ref=PART))
         position = Position(server="s", file="b.1", offset=4, gtids="", rows=rows) if inside else None

@@ -16,9 +16,12 @@ from cutline.common.mesh.messages import (
     StreamStopped,
     Throttle,
 )
+from cutline.common.store.command_records import Command
 from cutline.common.store.command_records import Orders as StandingOrders
+from cutline.services.enumerator.checkpointing import DOUBT_SECONDS, SOON_SECONDS
 from cutline.services.enumerator.events import (
     CloseEpoch,
+    CommandAccepted,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -28,23 +31,18 @@ from cutline.services.enumerator.events import (
     ReadJournal,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import (
-    DOUBT_SECONDS,
-    MAX_HALTS,
-    SETTLE_SECONDS,
-    SOON_SECONDS,
-    TABLE,
-    EpochOpened,
-    LeaderState,
-)
+from cutline.services.enumerator.leader import MAX_HALTS, SETTLE_SECONDS
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import THE_STOP
+from cutline.services.enumerator.states import TABLE, EpochOpened, LeaderState
 from tests.simulation.checks.freeze import freeze
 from tests.support.causes import because
 from tests.support.leader_bench import PLAN, READER, WRITER, LeaderBench, invariants_hold
 from tests.support.records import PART
 
 __all__ = ["invariants_hold"]  # the fixtures
+
+SAVEPOINT = Command(n=1, kind="savepoint", arguments={}, by="ann", at=0.0)
 
 
 def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as_number() -> None:
@@ -58,20 +56,20 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
     bench.written()
     assert bench.leader.base == 2
     bench.wait(5.1)
-    assert bench.leader.in_flight == (3, None)
+    assert bench.leader.checkpoints.in_flight == (3, None)
 
 
 def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "command 1")
 
 
 def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     entry = bench.complete(inside=True)
     assert (entry.kept, entry.request) == (False, None)
@@ -79,19 +77,19 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
     assert bench.wait(SOON_SECONDS / 2) == []
     bench.wait(SOON_SECONDS)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, "please")
-    assert bench.leader.requests == []
+    assert (entry.kept, entry.request) == (True, "command 1")
+    assert bench.leader.checkpoints.requests == []
 
 
 @pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause=because("x")), Observed(held=False, members=())])
 def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     bench.tell(end)
-    bench.lead(tail=1)
+    bench.lead(tail=1, commands=(SAVEPOINT,))
     bench.wait(0.0)
-    assert bench.complete().request == "please"
+    assert bench.complete().request == "command 1"
 
 
 def test_limits_of_the_standing_orders_hold_in_each_epoch_whatever_its_base_has() -> None:
@@ -143,11 +141,11 @@ def test_a_backlog_is_in_a_checkpoint_soon_after_the_stream_has_read_it() -> Non
     assert bench.wait(5.0) == []
     bench.tell(MessageReceived(channel="reader-0", message=StreamCaughtUp()))
     bench.wait(0.1)
-    assert bench.leader.in_flight is not None
+    assert bench.leader.checkpoints.in_flight is not None
     bench.complete()
     bench.written()
     bench.wait(900.0)
-    assert bench.leader.in_flight is None
+    assert bench.leader.checkpoints.in_flight is None
 
 
 def test_readers_near_their_bound_get_the_next_checkpoint_at_once_and_each_demand_gives_one() -> None:
@@ -158,15 +156,15 @@ def test_readers_near_their_bound_get_the_next_checkpoint_at_once_and_each_deman
     wanted = MessageReceived(channel="reader-0", message=CheckpointWanted())
     bench.tell(wanted)
     bench.wait(0.2)
-    assert bench.leader.in_flight == (2, None)
+    assert bench.leader.checkpoints.in_flight == (2, None)
     bench.tell(wanted)
     bench.complete()
     bench.written()
-    assert bench.leader.in_flight == (3, None)
+    assert bench.leader.checkpoints.in_flight == (3, None)
     bench.complete()
     bench.written()
     bench.wait(900.0)
-    assert bench.leader.in_flight is None
+    assert bench.leader.checkpoints.in_flight is None
 
 
 def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
@@ -177,17 +175,17 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     bench.wait(0.1)
     entry = bench.complete()
     assert (entry.kept, entry.request) == (True, THE_STOP.text)
-    assert bench.leader.ended is None
+    assert bench.leader.checkpoints.ended is None
     bench.tell(EpochFailed(epoch=1, cause=because("a channel is gone")))
     bench.lead(tail=1)
-    assert bench.leader.requests == []
+    assert bench.leader.checkpoints.requests == []
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
     bench.wait(0.1)
     assert bench.complete().request == THE_STOP.text
     bench.written()
-    assert bench.leader.ended == 3
+    assert bench.leader.checkpoints.ended == 3
     assert bench.wait(5000.0) == []
-    assert bench.leader.in_flight is None
+    assert bench.leader.checkpoints.in_flight is None
 
 
 def test_an_epoch_after_the_stop_takes_no_further_checkpoint_unless_something_was_to_change() -> None:
@@ -209,7 +207,8 @@ def test_an_epoch_after_the_stop_takes_no_further_checkpoint_unless_something_wa
         restored.at_stop = True
         bench.tell(EpochOpened(epoch=tail + 1, enumerator=restored))
         bench.wait(0.1)
-        assert (bench.leader.ended, bench.leader.in_flight) == (ended, None if ended else (tail + 2, THE_STOP))
+        checkpoints = bench.leader.checkpoints
+        assert (checkpoints.ended, checkpoints.in_flight) == (ended, None if ended else (tail + 2, THE_STOP))
 
 
 def test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let_go_without_a_checkpoint() -> None:
@@ -218,7 +217,7 @@ def test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let
     bench.wait(0.1)
     bench.complete()
     bench.written()
-    assert bench.leader.ended == 2
+    assert bench.leader.checkpoints.ended == 2
     other = MemberSeen(incarnation="r2", role="reader")
     bench.members = (READER, other, WRITER)
     for _ in range(3):
@@ -233,7 +232,7 @@ def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_
     """Its members may have followed a newer epoch of a leader that is gone, so that no marker ever comes."""
     bench = LeaderBench().lead()
     bench.wait(10.0)
-    assert bench.leader.in_flight is not None
+    assert bench.leader.checkpoints.in_flight is not None
     bench.now += DOUBT_SECONDS
     assert bench.see() == []
     bench.now += 0.1
@@ -308,7 +307,7 @@ def test_a_late_checkpoint_is_what_the_leader_waits_for() -> None:
     bench = LeaderBench().lead()
     assert bench.leader.waiting_for(bench.now) is None
     bench.wait(10.0)
-    assert bench.leader.in_flight == (2, None)
+    assert bench.leader.checkpoints.in_flight == (2, None)
     assert bench.leader.waiting_for(bench.now + DOUBT_SECONDS) is None
     late = bench.now + DOUBT_SECONDS + 1
     lacks = "checkpoint 2, begun 11 s ago: it lacks "

@@ -15,7 +15,6 @@ from cutline.common.mesh.parts import load_part
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.restoring import restorable
-from cutline.services.enumerator.agenda import TABLE_KINDS
 from cutline.services.enumerator.commanding import put_definition
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -32,6 +31,7 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.requests import CommandRequest
+from cutline.services.enumerator.taken import TABLE_KINDS
 from tests.simulation.checks.chain import chain
 from tests.simulation.checks.failure import Failure
 
