@@ -17,6 +17,7 @@ from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.ports import Ports
+from cutline.common.mesh.presence import RequestKind
 from cutline.common.positions import Position
 from cutline.common.status.parts import SPARK_WRITER, PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
@@ -281,10 +282,10 @@ class Commanding:
         if command.kind == "lake":
             chosen = str(command.arguments.get("choice"))
             seen = status.choice(table, chosen, seen=command.arguments.get("seen"))
-            return {"kind": "lake", "table": table, "choice": chosen, "seen": seen}
+            return {"kind": RequestKind.CHOOSE, "table": table, "choice": chosen, "seen": seen}
         if table not in status.spark_writer.quarantined:
             raise ConfigError(f"{table} is not quarantined")
-        return {"kind": "retry", "table": table}
+        return {"kind": RequestKind.RETRY, "table": table}
 
     def close(self) -> None:
         """End its thread, without waiting for a source that is being asked."""
