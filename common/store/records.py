@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from cutline.common.phases import Phase
 from cutline.common.positions import Position
 
 FORMAT = 4
@@ -249,7 +250,7 @@ class TableEntry:
     """
 
     generation: int
-    phase: str
+    phase: Phase
     schema: str | None
     show: bool
     cause: str | None = None
@@ -271,7 +272,7 @@ class TableEntry:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableEntry:
         """Read what `to_json` gave."""
-        return cls(**body)
+        return cls(**{**body, "phase": Phase(body["phase"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, TypeVar, cast
 
+from cutline.common.commands.kinds import Restore
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.schema import TableSchema
 from cutline.common.store.access import AccessFiles
@@ -655,9 +656,11 @@ class PipelineStore:
     def _nothing_goes_back(self, n: int, kept: Collection[int]) -> bool:
         """Whether the pipeline goes on from publication `n` or a later one, and no command says otherwise."""
         newest = self.commands.newest_outcome()
-        asked = [c.arguments.get("checkpoint") for c in self.commands.unfinished(newest) if c.kind == "restore"]
-        asked.append(None if newest is None else newest.orders.base)
-        if any(isinstance(base, int) and base < n and base not in kept for base in asked):
+        wishes = [command.wish for command in self.commands.unfinished(newest)]
+        asked = [wish.checkpoint for wish in wishes if isinstance(wish, Restore)]
+        if newest is not None and newest.orders.base is not None:
+            asked.append(newest.orders.base)
+        if any(base < n and base not in kept for base in asked):
             return False
         last = self.last_slot()
         if last and self.entry(last) is None:

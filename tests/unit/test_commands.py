@@ -413,8 +413,8 @@ def test_a_choice_about_commits_of_others_is_refused_once_others_committed_again
     command = Command(n=1, kind="lake", arguments={"table": "a.b", "choice": "accept", "seen": "7/1"}, by="ann", at=1.0)
 
     def request(seen: str) -> dict[str, Any]:
-        held = {"a.b": {"cause": "c", "generation": 1, "seen": seen, "choices": ["accept"], "chosen": None}}
-        return Commanding._request(command, {"spark_writer": {"quarantined": held}})
+        held = {"a.b": Held(cause="c", generation=1, seen=seen, choices=("accept",))}
+        return Commanding._request(command, PipelineStatus(spark_writer=SparkWriterStatus(quarantined=held)))
 
     assert request("7/1") == {"kind": "lake", "table": "a.b", "choice": "accept", "seen": "7/1"}
     with pytest.raises(ConfigError, match="again; look at its cause, and choose again"):

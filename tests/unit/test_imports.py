@@ -19,10 +19,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.errors", "common.schema", "common.positions", "common.table_id"}
+RECORDS = {"common.commands", "common.phases", "common.errors", "common.schema", "common.positions", "common.table_id"}
 MESH = {
     *RECORDS,
-    "common.commands",
+    "common.form",
     "common.limits",
     "common.status",
     "common.logs",
@@ -45,16 +45,32 @@ ALLOWED: dict[str, set[str]] = {
     "common.spill": {"common.errors"},
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
-    "common.commands": set(),
-    "common.journal": {*RECORDS, "common.store"},
+    "common.commands": {"common.form", "common.phases"},
+    "common.form": set(),
+    "common.phases": set(),
+    "common.journal": {*RECORDS, "common.status", "common.store"},
     "common.table_id": {"common.errors"},
     "common.config": {"common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
     "common.store": RECORDS,
-    "common.status": {"common.errors", "common.limits", "common.measures", "common.store"},
+    "common.status": {
+        "common.commands",
+        "common.errors",
+        "common.form",
+        "common.limits",
+        "common.measures",
+        "common.phases",
+    },
     "common.mesh": {
-        *RECORDS, "common.limits", "common.logs", "common.threads", "common.store", "common.config", "common.status"
+        *RECORDS,
+        "common.config",
+        "common.form",
+        "common.limits",
+        "common.logs",
+        "common.status",
+        "common.store",
+        "common.threads",
     },
     "common.web": {"common.config"},
     "services.sources": {*MESH, "common.keys"},

@@ -27,6 +27,7 @@ from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.events import (
     BaseFound,
     CloseEpoch,
+    CommandAccepted,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -61,6 +62,7 @@ from tests.simulation.checks.freeze import freeze
 from tests.support.records import PART
 
 PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False)
+SAVEPOINT = Command(n=1, kind="savepoint", arguments={"name": None}, by="ann", at=0.0)
 READER, WRITER = MemberSeen(incarnation="r1", role="reader"), MemberSeen(incarnation="w1", role="writer")
 
 
@@ -107,11 +109,11 @@ class LeaderBench:
         order = self.last(WriteEntry)
         return self.tell(EntryWritten(slot=order.slot, nonce=order.entry.nonce))
 
-    def lead(self, tail: int = 0, base: int | None = None) -> LeaderBench:
+    def lead(self, tail: int = 0, base: int | None = None, commands: tuple[Command, ...] = ()) -> LeaderBench:
         """From wherever it is to leading the next epoch."""
         if self.leader.state == "idle":
             self.see()
-        self.tell(JournalRead(tail=tail, base=base))
+        self.tell(JournalRead(tail=tail, base=base, commands=commands))
         self.written()
         self.tell(EpochOpened(epoch=tail + 1, enumerator=None))
         self.tell(TablesFound(tables=()))
@@ -492,15 +494,15 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
 
 def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "command 1")
 
 
 def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     entry = bench.complete(inside=True)
     assert (entry.kept, entry.request) == (False, None)
@@ -508,19 +510,19 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
     assert bench.wait(SOON_SECONDS / 2) == []
     bench.wait(SOON_SECONDS)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "command 1")
     assert bench.leader.requests == []
 
 
 @pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause="x"), Observed(held=False, members=())])
 def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     bench.tell(end)
-    bench.lead(tail=1)
+    bench.lead(tail=1, commands=(SAVEPOINT,))
     bench.wait(0.0)
-    assert bench.complete().request == "please"
+    assert bench.complete().request == "command 1"
 
 
 def test_limits_of_the_standing_orders_hold_in_each_epoch_whatever_its_base_has() -> None:

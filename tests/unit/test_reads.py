@@ -16,6 +16,7 @@ from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.marks import KEPT, Marks
 from cutline.common.mesh.messages import Marker, PartSaved
 from cutline.common.mesh.usage import Usage
+from cutline.common.phases import LIVE, SNAPSHOT
 from cutline.common.schema import Column, TableSchema
 from cutline.common.status.parts import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
 from cutline.common.store.records import Main, Publication, PublishedTable
@@ -30,7 +31,7 @@ from cutline.services.enumerator.events import Plan
 from cutline.services.enumerator.grids import AGAIN_SECONDS, Grids, SnapshotRates, runs
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import Splitter
-from cutline.services.enumerator.tables import LIVE, SNAPSHOT, Table
+from cutline.services.enumerator.tables import Table
 from tests.support import records
 
 SCHEMA = TableSchema(
