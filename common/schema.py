@@ -65,9 +65,9 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field(TS, pa.timestamp("us", "UTC")),
     pa.field(TABLE, pa.string()),
 )
-"""The metadata fields of a staged change, behind its columns: `OP` is `+I`, `+U`, `-D` or `t` (TRUNCATE, all columns
-null); `SEQ` alone orders changes; `FILE`, `POS`: the start of its event; `ROW`: its number in the transaction; `TS`:
-the commit time at the source. They have no field id."""
+"""The metadata fields of a staged change, behind its columns: `OP` is an operation of ops.py; `SEQ` alone
+orders changes; `FILE`, `POS`: the start of its event; `ROW`: its number in the transaction; `TS`: the commit time at
+the source. They have no field id."""
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = ("tinytext", "text", "mediumtext", "longtext")

@@ -139,7 +139,7 @@ class Incarnation:
             clock=clock,
         )
         self._kept_pending = False
-        self._publish_from = store.retired()[0]
+        self._publish_from = store.removal.retired()[0]
         self._shown: Publication | None = None
         reached("claimed")
         if published is not None:

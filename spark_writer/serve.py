@@ -170,7 +170,7 @@ def _check(spark: Any) -> None:
 
 def owner_of(life: Life, config: PipelineConfig) -> Owner:
     """A life of a pipeline as its lake knows it."""
-    return Owner(name=life.name, id=life.id, carried_over=life.carried_over, adopts=config.sink.adopt)
+    return Owner(name=life.name, id=life.id, adopts=config.sink.adopt)
 
 
 def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) -> PipelineApplier:

@@ -87,7 +87,6 @@ class Upkeep:
         self._asked_at = float("-inf")
         self._to_compact: dict[str, None] = {}
         self._to_expire: set[str] = set()
-        self._released: set[str] = set()  # files of the store that tables of the lake named
         self._searched: dict[str, bool] = {}
         self._rewriting: Rewriting | None = None
         self._sizes: dict[str, tuple[int, int, int]] = {}  # files, their bytes, those still to merge
@@ -115,11 +114,11 @@ class Upkeep:
             # The whole chain: that of the journal view ends with the epoch of the newest publication.
             chain = follow(self._store.last_slot(), self._store.entry)
             found = retained(
-                self._records(), chain=chain, now=now, settings=self.retention, released=self._store.released()
+                self._records(), chain=chain, now=now, settings=self.retention, released=self._store.removal.released()
             )
             if found is not None:
                 kept = {record.n for record in found.savepoints}
-                if not self._store.may_retire(found.oldest.n, kept, w=self._progress.w):
+                if not self._store.removal.may_retire(found.oldest.n, kept, w=self._progress.w):
                     return self._changed
                 for record in found.released:
                     self._untag(record)
@@ -299,13 +298,7 @@ class Upkeep:
                 table = self._tables.get(table_id)
                 made_ms = [ms for snapshot in named if (ms := table.made_ms(snapshot)) is not None]
                 drop_branches(table, ours=branch)
-                found = expire(
-                    table,
-                    before_ms=min(before_ms, *made_ms),
-                    kept=kept.of(table_id),
-                    store=self._store.location("staged/"),
-                )
-                self._released.update(found)
+                expire(table, before_ms=min(before_ms, *made_ms), kept=kept.of(table_id))
             except Exception as error:
                 self._skip(table_id, error)
             work = self._progress.work.get(table_id)
@@ -363,9 +356,7 @@ class Upkeep:
         `before`.
         """
         try:
-            released = set(self._released)
-            self._store.retire(n, kept, released, w=self._progress.w, ask=self._ask)
-            self._released.difference_update(released)
+            self._store.removal.retire(n, kept, w=self._progress.w, ask=self._ask)
             published = self._progress.published
             shown = published.tables if published is not None else {}
             gone = {table_id for table_id, table in shown.items() if table.state == "dropped"}

@@ -169,7 +169,7 @@ class Host:
                     f"Redis announces epoch {epoch} of {pipeline} ({key}), and the store has no such epoch: the"
                     " pipeline was deleted, or Redis serves another store too; give each store its own Redis"
                 )
-            members = entry.members.readers if self.role == "reader" else entry.members.writers
+            members = entry.members.by_role.get(self.role, ())
             if self.incarnation not in members:
                 return
             log.info("%s joins epoch %d of %s as %s", self.incarnation, epoch, pipeline, self.role)

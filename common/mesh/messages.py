@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -204,8 +204,7 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFailed(Message):
-    """A chunk can't be read. Its JSON form, which parts hold too, has a flag each for `RESTART` and `RETRY`. `WAIT`
-    is a `RETRY` with a flag of its own, which an older enumerator ignores."""
+    """A chunk can't be read."""
 
     split_id: str
     table_id: str
@@ -213,28 +212,6 @@ class SplitFailed(Message):
     attempt: int
     cause: str
     remedy: Remedy = Remedy.QUARANTINE
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dict, for JSON."""
-        return {
-            "splitId": self.split_id, "tableId": self.table_id, "generation": self.generation, "attempt": self.attempt,
-            "cause": self.cause, "restart": self.remedy == Remedy.RESTART,
-            "retry": self.remedy in (Remedy.RETRY, Remedy.WAIT),
-            **({"wait": True} if self.remedy == Remedy.WAIT else {}),
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> SplitFailed:
-        """Read what `to_json` made."""
-        retry = Remedy.WAIT if body.get("wait") else Remedy.RETRY
-        return cls(
-            split_id=body["splitId"],
-            table_id=body["tableId"],
-            generation=body["generation"],
-            attempt=body["attempt"],
-            cause=body["cause"],
-            remedy=retry if body["retry"] else Remedy.RESTART if body["restart"] else Remedy.QUARANTINE,
-        )
 
 
 class TableState(StrEnum):

@@ -28,7 +28,7 @@ from cutline.common.mesh.redis import Memory, answered, memory
 from cutline.common.status.parts import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
 from cutline.common.store.lives import LIFE, Key
 
-WIRE = 4
+WIRE = 5
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
 
 Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way
@@ -62,11 +62,8 @@ class GaveUp:
     lost: Loss = Loss.NOTHING
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict; `lost` only where it says something, since earlier versions refuse it."""
-        body = asdict(self)
-        if not self.lost:
-            del body["lost"]
-        return body
+        """A plain dict."""
+        return asdict(self)
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GaveUp:

@@ -10,9 +10,7 @@ In memory a record has all tables. In the store it has all of them (a *full* rec
 an earlier record, which it names (`since`): the cost of a checkpoint grows with the number of changed tables. That
 earlier record is full, or names a full one: a record is read from three files at most. `Deltas` chooses.
 
-Change a field together with `FORMAT`: other versions read it differently. An entry's `metrics` did not, since versions
-that don't know them read the files instead; nor did `floor` and `left`: without them a generation's number may come
-again after a restore.
+Change a field together with `FORMAT`: other versions read it differently.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ from cutline.common.phases import Phase
 from cutline.common.positions import Position
 
 FORMAT = 4
-OLDEST_FORMAT = 2
-"""The oldest form that this version reads. In it `since` is called `full`, and always names a full record."""
 _BASES = 2  # a record is read from one file more
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -159,11 +155,21 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The services of an epoch, by incarnation; readers and writers in the order of their numbers."""
+    """The services of an epoch, by incarnation: the enumerator, and each role's in the order of their numbers."""
 
     enumerator: str
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    by_role: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict, with a list for each role: its name in the plural."""
+        lists = {f"{role}s": list(incarnations) for role, incarnations in self.by_role.items()}
+        return {"enumerator": self.enumerator, **lists}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Members:
+        """Read what `to_json` gave."""
+        lists = {name.removesuffix("s"): tuple(found) for name, found in body.items() if name != "enumerator"}
+        return cls(enumerator=body["enumerator"], by_role=lists)
 
 
 Anew = Literal["asked", "lost"]
@@ -198,47 +204,38 @@ class EpochEntry:
         return self.slot
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; what earlier versions of Cutline lacked is left out where it says nothing."""
+        """Return a plain dict, without absent values."""
         body = {
             "kind": "epoch",
             "slot": self.slot,
             "nonce": self.nonce,
             "leader": self.leader,
             "base": self.base,
-            "members": {
-                "enumerator": self.members.enumerator,
-                "readers": list(self.members.readers),
-                "writers": list(self.members.writers),
-            },
+            "members": self.members.to_json(),
             "cause": self.cause,
             "written_at": self.written_at,
+            "definition": self.definition,
+            "floor": self.floor,
         }
-        if self.definition != 1:
-            body["definition"] = self.definition
-        if self.anew:
+        if self.anew is not None:
             body["anew"] = self.anew
-        if self.floor:
-            body["floor"] = self.floor
         return body if self.command is None else body | {"command": self.command}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> EpochEntry:
         """Read what `to_json` gave."""
-        members = body["members"]
         return cls(
             slot=body["slot"],
             nonce=body["nonce"],
             leader=body["leader"],
             base=body["base"],
-            members=Members(
-                enumerator=members["enumerator"], readers=tuple(members["readers"]), writers=tuple(members["writers"])
-            ),
+            members=Members.from_json(body["members"]),
             cause=body["cause"],
             written_at=body["written_at"],
-            definition=body.get("definition", 1),
+            definition=body["definition"],
             anew=body.get("anew"),
             command=body.get("command"),
-            floor=body.get("floor", 0),
+            floor=body["floor"],
         )
 
 
@@ -305,7 +302,7 @@ class CheckpointEntry:
     def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry | None]) -> dict[str, Any]:
         """Return a plain dict with these `tables`: all, or those that changed since slot `since`; None: removed.
 
-        The metrics of staged files are beside them, by path, where a version that does not know them ignores them.
+        The metrics of staged files are beside them, by path.
         """
         body = {
             "kind": "checkpoint",
@@ -322,13 +319,12 @@ class CheckpointEntry:
             "parts": {name: ref.to_json() for name, ref in self.parts.items()},
             "staged": [replace(file, metrics=None).to_json() for file in self.staged],
             "replaced": list(self.replaced),
+            "left": self.left,
             "since": since,
             "tables": {name: table and table.to_json() for name, table in tables.items()},
         }
         if self.name is not None:
             body["name"] = self.name
-        if self.left:
-            body["left"] = self.left
         metrics = {file.path: file.metrics.to_json() for file in self.staged if file.metrics is not None}
         return body | {"metrics": metrics} if metrics else body
 
@@ -354,7 +350,7 @@ class CheckpointEntry:
             ),
             replaced=tuple(body["replaced"]),
             tables=_folded(before, body["tables"], TableEntry.from_json),
-            left=body.get("left", 0),
+            left=body["left"],
         )
 
     @property
@@ -601,4 +597,4 @@ def fold(before: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
 
 def since_of(body: Mapping[str, Any]) -> Any:
     """The earlier record that a record's body names as the one that it builds on; None for a full record."""
-    return body.get("since", body.get("full"))
+    return body.get("since")

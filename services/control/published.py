@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cutline.common.errors import ConfigError
-from cutline.common.positions import GtidSet, MariaGtid, parse_gtids
+from cutline.common.gtids import GtidSet, MariaGtid, parse_gtids
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore
 

@@ -230,7 +230,8 @@ class Commanding:
         n, checkpoint = command.n, command.wish.checkpoint
         entry = self.store.entry(checkpoint) if checkpoint > 0 else None
         savepoint = isinstance(entry, CheckpointEntry) and entry.kept
-        if not savepoint or not self.store.release(checkpoint, n):  # repeated after an unclear answer it is done, too
+        # Repeated after an unclear answer it is done, too.
+        if not savepoint or not self.store.removal.release(checkpoint, n):
             return refused(n, f"checkpoint {checkpoint} is no savepoint", "look at the list of savepoints")
         return CommandAnswered(n=n, state="done", result={"checkpoint": checkpoint})
 

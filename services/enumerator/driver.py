@@ -25,14 +25,13 @@ from cutline.common.mesh.messages import Marker
 from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
 from cutline.common.mesh.ports import Links, Ports
 from cutline.common.mesh.presence import WIRE, Service
-from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.mesh.topology import ENUMERATOR, ROLES
 from cutline.common.phases import CATCH_UP, SNAPSHOT
 from cutline.common.positions import Position
 from cutline.common.status.parts import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
-from cutline.common.table_id import check_ids
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -82,6 +81,7 @@ LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
+MEMBER_ROLES = frozenset(role.name for role in ROLES)
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -144,8 +144,7 @@ class EnumeratorDriver:
                 rows_per_second=config.snapshot.max_rows_per_second,
                 bytes_per_second=config.snapshot.max_bytes_per_second,
             ),
-            readers=self._environment.readers,
-            writers=self._environment.writers,
+            services={"reader": self._environment.readers, "writer": self._environment.writers},
         )
 
     async def run(self) -> None:
@@ -222,7 +221,7 @@ class EnumeratorDriver:
     def _members(self, services: list[Service]) -> list[MemberSeen]:
         members = []
         for service in services:
-            if service.role in ("reader", "writer") and self._speaks_with(service):
+            if service.role in MEMBER_ROLES and self._speaks_with(service):
                 failed = service.failed.get(self.key)
                 members.append(
                     MemberSeen(
@@ -573,14 +572,13 @@ class EnumeratorDriver:
     async def _sweep(self) -> None:
         """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
         with suppress(Unavailable):
-            removed = await self.ports.pools.sweep.call(self.store.sweep)
+            removed = await self.ports.pools.sweep.call(self.store.removal.sweep)
             log.info("pipeline %s: removed %d files of earlier epochs", self.name, len(removed))
 
     def _restored(self, plan: Plan, base: int) -> Enumerator:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
-        check_ids(entry.tables)
         self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 

@@ -14,7 +14,7 @@ from cutline.common.errors import Loss
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import Key
-from cutline.common.mesh.topology import Topology
+from cutline.common.mesh.topology import READER, STREAM_READER, Topology
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.command_records import Command, Orders, Outcome, State
@@ -27,8 +27,7 @@ from cutline.services.enumerator.splitter import KeyRange
 class Plan:
     """The epoch's members, and the part of the pipeline's definition that the enumerator needs."""
 
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    topology: Topology
     chunk_rows: int
     exact: bool
     quarantine_changed: bool = False  # a table whose columns changed (schema_changes: halt)
@@ -36,19 +35,19 @@ class Plan:
     limits: Limits = UNLIMITED
 
     @property
-    def topology(self) -> Topology:
-        """The channels between the members."""
-        return Topology(self.readers, self.writers)
+    def readers(self) -> tuple[str, ...]:
+        """The members that read chunks."""
+        return self.topology.named(READER)
 
     @property
     def stream_reader(self) -> str:
         """The reader that holds the incremental split."""
-        return self.readers[0]
+        return STREAM_READER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The part of the pipeline's definition that the leader needs (see `Plan`). `readers` and `writers`: how many to
+    """The part of the pipeline's definition that the leader needs (see `Plan`). `services`: how many of each role to
     wait for."""
 
     chunk_rows: int
@@ -57,8 +56,7 @@ class Settings:
     snapshot_only: bool
     interval_seconds: float
     reads_again: bool = False  # every table, where the source lost the stream's position (source.lost_position)
-    readers: int = 1
-    writers: int = 1
+    services: Mapping[str, int] = field(default_factory=lambda: {"reader": 1, "writer": 1})
     limits: Limits = UNLIMITED
 
 

@@ -48,7 +48,7 @@ from cutline.common.errors import Loss, ProtocolError
 from cutline.common.limits import Limits
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
-from cutline.common.mesh.topology import ENUMERATOR, Topology
+from cutline.common.mesh.topology import ENUMERATOR, ROLES, Role, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command
 from cutline.common.store.records import Anew, EpochEntry, Members
@@ -202,7 +202,15 @@ class Leader:
     these.
     """
 
-    def __init__(self, *, incarnation: str, run: str, settings: Settings, part_of: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        incarnation: str,
+        run: str,
+        settings: Settings,
+        part_of: str | None = None,
+        roles: tuple[Role, ...] = ROLES,
+    ) -> None:
         self.incarnation = incarnation
         self.run = run
         self.settings = settings
@@ -218,8 +226,8 @@ class Leader:
         self.base: int | None = None  # the newest checkpoint on the chain
         self.floor = 0  # of the next epoch, or of this one: see EpochEntry
         self.epoch = 0
-        self.readers: tuple[str, ...] = ()  # incarnations, in plan order
-        self.writers: tuple[str, ...] = ()
+        self._roles = roles
+        self.services: dict[str, tuple[str, ...]] = {}  # of this epoch: incarnations by role, in plan order
         self.process: Process | None = None
         self.enumerator: Enumerator | None = None
         self.members: tuple[MemberSeen, ...] = ()
@@ -243,7 +251,7 @@ class Leader:
         self._ordered: tuple[int, Request | None, int] | None = None
         self._since = 0.0  # when gathering began, or newcomers appeared
         self._rescale: str | None = None  # why the members must change, after a checkpoint
-        self._expected = {"reader": settings.readers, "writer": settings.writers}  # how many to wait for
+        self._expected = {role.name: settings.services[role.name] for role in roles}  # how many to wait for
         self._nonces = 0
         self.halts = 0  # epochs in a row that ended by a fault that no retry can mend
         self.failures = 0  # epochs in a row that failed
@@ -430,14 +438,14 @@ class Leader:
     def _watch(self, event: Observed, now: float) -> list[Effect]:
         """End the epoch if a member is lost, or change its members after a checkpoint."""
         present = {member.incarnation: member for member in self.members}
-        for incarnation in (*self.readers, *self.writers):
+        for incarnation in self._members():
             member = present.get(incarnation)
             if member is None:
                 return self._next_epoch(f"service {incarnation} is gone")
             if member.failed is not None and member.failed_epoch == self.epoch:
                 cause = f"{member.role} {incarnation} gave up: {member.failed}"
                 return self._failed(cause, now, halts=member.halts, lost=member.lost)
-        if any(present[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
+        if any(present[incarnation].leaving for incarnation in self._members()):
             self._rescale = "services of this epoch are leaving"  # after a checkpoint, so that no work is repeated
         elif self.ended is not None or not self._has_newcomers():  # a pipeline that has ended needs no more of them
             self._since = now
@@ -451,20 +459,24 @@ class Leader:
 
     def _has_newcomers(self) -> bool:
         """Whether services are present that this epoch lacks."""
-        return not self._present() <= {*self.readers, *self.writers}
+        return not self._present() <= self._members().keys()
+
+    def _members(self) -> dict[str, None]:
+        """The incarnations of this epoch's members, role by role."""
+        return dict.fromkeys(incarnation for role in self._roles for incarnation in self.services[role.name])
 
     def _present(self) -> frozenset[str]:
-        return frozenset({*self._staying("reader"), *self._staying("writer")})
+        return frozenset(incarnation for role in self._roles for incarnation in self._staying(role.name))
 
     def _staying(self, role: str) -> tuple[str, ...]:
         return tuple(sorted(m.incarnation for m in self.members if m.role == role and not m.leaving))
 
     def _expect(self) -> None:
         """The configured count, lowered when a service leaves deliberately, until a replacement joins."""
-        for role, ordered in (("reader", self.settings.readers), ("writer", self.settings.writers)):
+        for role in self._expected:
             staying, leave = len(self._staying(role)), any(m.leaving and m.role == role for m in self.members)
             bound = min if leave else max
-            self._expected[role] = bound(self._expected[role], min(staying, ordered))
+            self._expected[role] = bound(self._expected[role], min(staying, self.settings.services[role]))
 
     # --- epochs ---
 
@@ -537,11 +549,11 @@ class Leader:
         return self._failed(event.cause, now, halts=event.halts, lost=event.lost)
 
     def _gather(self, event: Event, now: float) -> list[Effect]:
-        readers, writers = self._staying("reader"), self._staying("writer")
-        full = len(readers) >= self._expected["reader"] and len(writers) >= self._expected["writer"]
-        if not readers or not writers or (not full and now - self._since < GATHER_SECONDS):
+        found = {role.name: self._staying(role.name) for role in self._roles}
+        full = all(len(staying) >= self._expected[role] for role, staying in found.items())
+        if not all(found.values()) or (not full and now - self._since < GATHER_SECONDS):
             return []
-        self.readers, self.writers, self.state = readers, writers, PROPOSING
+        self.services, self.state = found, PROPOSING
         return [self._propose(now)]
 
     def _propose(self, now: float) -> WriteEntry:
@@ -550,7 +562,7 @@ class Leader:
             nonce=self._nonce(),
             leader=self.incarnation,
             base=self.base,
-            members=Members(enumerator=self.incarnation, readers=self.readers, writers=self.writers),
+            members=Members(enumerator=self.incarnation, by_role=self.services),
             cause=self.cause if self.tail else "the pipeline's first start",
             written_at=now,
             definition=self.definition,
@@ -614,10 +626,8 @@ class Leader:
         return self._checkpoint(now)
 
     def _plan(self) -> Plan:
-        topology = Topology.of(len(self.readers), len(self.writers))
         return Plan(
-            readers=topology.readers,
-            writers=topology.writers,
+            topology=Topology.of(self.services, self._roles),
             chunk_rows=self.settings.chunk_rows,
             exact=self.settings.exact,
             quarantine_changed=self.settings.quarantine_changed,
@@ -645,8 +655,8 @@ class Leader:
     def _to_the_enumerator(self, event: Event, now: float) -> list[Effect]:
         assert self.process is not None
         assert self.enumerator is not None
-        if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
-            effects = self.enumerator.handle(event, now)  # writers send only `PartSaved`, outside the cut
+        if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.topology.unmarked:
+            effects = self.enumerator.handle(event, now)  # they send only `PartSaved`, outside the cut
         else:
             effects = self.process.handle(event, now)
         return [self._entry(effect, now) if isinstance(effect, WriteCheckpoint) else effect for effect in effects]
@@ -728,8 +738,8 @@ class Leader:
             raise ProtocolError(f"entry {self._wanted} is awaited, while {state} with nothing to be written")
         if state == PROPOSING and self._wanted is None:
             raise ProtocolError("an epoch is proposed and its entry is not awaited")
-        if state in (PROPOSING, OPENING, LEADING) and not (self.readers and self.writers):
-            raise ProtocolError(f"{state} an epoch without a reader or without a writer")
+        if state in (PROPOSING, OPENING, LEADING) and not all(self.services.get(role.name) for role in self._roles):
+            raise ProtocolError(f"{state} an epoch without a member of each role")
         if state in (OPENING, LEADING) and not self.epoch <= tail:
             raise ProtocolError(f"{state} epoch {self.epoch}, and slot {tail} is the last")
         if self.base is not None and self.base > tail:

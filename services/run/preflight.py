@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from cutline.common.commands.kinds import CancelTable, Define
 from cutline.common.config.pipeline import FIXED, PipelineConfig, shown
 from cutline.common.config.reserved import is_own
-from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
+from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.store.commands import Command
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import lake
@@ -56,12 +55,10 @@ def check(
         store = Store(store_url)
         store.check()
         stored = store.pipeline(config.name).definition()
-        if stored is not None:  # settings that an older Cutline did not know get their defaults
+        if stored is not None:
             known = PipelineConfig.from_definition(stored).definition()
             if takes == "stored" and source_was_changed(store.pipeline(config.name)):
                 config = config.model_copy(update={"source": PipelineConfig.from_definition(stored).source})
-            with suppress(ProtocolError):  # the leader says what is wrong with the journal
-                store.pipeline(config.name).check_tables()
     except ConfigError as error:
         faults += error.faults
     differing: list[str] = []
@@ -93,7 +90,7 @@ def check(
                         f"store {redacted(store_url)}; use the store that belongs to this warehouse, set `sink:"
                         " {adopt: true}` to take the tables over, or choose another warehouse"
                     )
-                elif made_by != life.id and not (made_by is None and life.carried_over):
+                elif made_by != life.id:
                     faults.append(
                         f"the warehouse {config.sink.warehouse} has tables of an earlier pipeline {owner!r}; set `sink:"
                         f" {{adopt: true}}` {_TAKING[takes]}to take them over, or remove them from the lake"

@@ -40,7 +40,7 @@ from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceR
 from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect, place
-from cutline.common.mesh.topology import reader_name
+from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High
 from cutline.common.status.parts import (
     SPARK_WRITER,
@@ -370,7 +370,7 @@ class Run:
             return not unpublished(tables, self._publication)
         if self._target is None and not pending(tables):
             if self._asked is None:
-                at = self._status.readers.get(reader_name(0), ReaderStatus()).source_host
+                at = self._status.readers.get(STREAM_READER, ReaderStatus()).source_host
                 self._asked = asyncio.create_task(_SOURCE.call(flushed_high, self._config, at=at))
             if not (await asyncio.wait([self._asked], timeout=LOOK_SECONDS))[0]:
                 self._notes = ("waiting for the source to say where its binlog ends",)

@@ -14,7 +14,7 @@ from cutline.common.mesh.host import Host
 from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
-from cutline.common.mesh.topology import Topology, writer_name
+from cutline.common.mesh.topology import WRITER, Topology, member_name
 from cutline.common.status.parts import WriterStatus
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore
@@ -34,8 +34,8 @@ class WriterDriver:
         self.host, self.ports, self.store = host, host.ports, store
         self.files, self.rows = files, rows
         epoch = self.epoch = entry.slot
-        topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
-        name = self.name = writer_name(index)
+        topology = Topology.of(entry.members.by_role)
+        name = self.name = member_name(WRITER, index)
         self.process = Process(
             Writer(),
             inbound=topology.cut_inbound(name),

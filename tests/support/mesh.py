@@ -43,7 +43,7 @@ from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Sta
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.sources.mysql.connection import Connection, Source, connect
 from cutline.services.sources.mysql.server import flushed_position, identify
-from tests.support import forge
+from tests.support import forge, records
 from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, mysql_system
 from tests.support.status import status_of
 from tools.programs import program
@@ -253,7 +253,7 @@ class Pipeline:
         """The journal so far; from any thread."""
         with self._reading:
             newest = self._entries[-1].slot if self._entries else 0
-            self._entries = [*self._entries, *self.store.journal_tail(newest)]
+            self._entries = [*self._entries, *records.entries(self.store, newest)]
             return self._entries
 
     def checkpoint(self) -> CheckpointEntry | None:

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common.config.pipeline import PipelineConfig, TableOptions
+from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.config.table_options import TableOptions
 from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
 from cutline.common.status.parts import Failure, SparkWriterStatus

@@ -18,7 +18,8 @@ import httpx
 import pytest
 import yaml
 
-from cutline.common.config.pipeline import parse, select_tables
+from cutline.common.config.globs import select_tables
+from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.commands import Command, Orders, Outcome
 from cutline.common.store.records import PartRef
@@ -106,11 +107,11 @@ async def until_current(api: httpx.AsyncClient) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until(there: Callable[[], object]) -> None:
+async def until(met: Callable[[], object]) -> None:
     """Return once this is true."""
     async with asyncio.timeout(10):
         while True:
-            if await asyncio.to_thread(there):
+            if await asyncio.to_thread(met):
                 return
             await asyncio.sleep(0.01)
 

@@ -182,8 +182,8 @@ def test_a_command_that_is_being_cancelled_says_nothing_about_what_the_pipeline_
 
 
 async def test_a_define_that_failed_leaves_no_version_behind(tmp_path: Path, shop: PipelineStore) -> None:
-    """1. A leader put version 2, and its command failed. 2. Every change goes on from version 1, in force; so does a
-    store in which an older Cutline left such a version. 3. The next version names what it changed, and comes after."""
+    """1. A leader put version 2, and its command failed. 2. Every change goes on from version 1, in force.
+    3. The next version names what it changed, and comes after."""
     wanted = {**DEFINITION, "tables": ["shop.*", "other.b"]}
     for failed in (1, 2):
         shop.commands.add("define", {"base": 1, "definition": wanted}, by="ann", now=1.0)

@@ -131,10 +131,10 @@ def test_a_claim_that_no_command_followed_goes_when_commands_of_its_time_do(
 def test_threads_that_add_commands_with_one_key_add_one(url: str) -> None:
     found: list[Command] = []
 
-    def one(key: str | None) -> None:
+    def ask(key: str | None) -> None:
         found.append(add(records.begun(url), key=key))
 
-    threads = [threading.Thread(target=one, args=("k" if at % 2 else None,)) for at in range(12)]
+    threads = [threading.Thread(target=ask, args=("k" if at % 2 else None,)) for at in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:

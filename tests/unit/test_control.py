@@ -115,7 +115,7 @@ def store(tmp_path: Path) -> Store:
     store = Store(f"file://{tmp_path}")
     shop = store.pipeline("shop")
     shop.define(DEFINITION)
-    members = Members(enumerator="e1", readers=("r0",), writers=("w0", "w1"))
+    members = Members(enumerator="e1", by_role={"reader": ("r0",), "writer": ("w0", "w1")})
     shop.put_entry(records.epoch(1, members=members, cause="start", written_at=1.0))
     for slot, phase, kept in ((2, "snapshot", False), (3, "live", True)):
         staged = (records.staged("a.b", rows=7, size=100), records.staged("a.b", rows=1, size=5))

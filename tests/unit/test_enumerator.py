@@ -39,6 +39,7 @@ from cutline.common.mesh.messages import (
     TakeBackSplit,
     Throttle,
 )
+from cutline.common.mesh.topology import Topology
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store.command_records import Command
@@ -114,8 +115,7 @@ class EnumeratorBench:
     ) -> None:
         names = tuple(f"reader-{i}" for i in range(readers))
         plan = Plan(
-            readers=names,
-            writers=("writer-0",),
+            topology=Topology({"reader": readers, "writer": 1}),
             chunk_rows=10,
             exact=exact,
             snapshot_only=snapshot_only,

@@ -53,7 +53,7 @@ async def test_a_second_life_of_a_name_is_joined_beside_a_zombie_of_the_first_an
     host = Host("reader", store, ports(notes=registry))
     host.incarnation = "r1"
     joined: list[str] = []
-    members = Members(enumerator="e1", readers=("r1",), writers=("w1",))
+    members = Members(enumerator="e1", by_role={"reader": ("r1",), "writer": ("w1",)})
 
     async def join(found: PipelineStore, entry: EpochEntry, index: int) -> None:
         joined.append(found.key)

@@ -19,7 +19,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.commands", "common.phases", "common.errors", "common.schema", "common.positions", "common.table_id"}
+RECORDS = {
+    "common.commands",
+    "common.errors",
+    "common.gtids",
+    "common.ops",
+    "common.phases",
+    "common.positions",
+    "common.schema",
+    "common.table_id",
+}
 MESH = {
     *RECORDS,
     "common.form",
@@ -43,8 +52,10 @@ ALLOWED: dict[str, set[str]] = {
     "common.measures": set(),
     "common.parquet": set(),
     "common.spill": {"common.errors"},
+    "common.ops": set(),
     "common.schema": {"common.errors"},
-    "common.positions": {"common.errors"},
+    "common.gtids": set(),
+    "common.positions": {"common.errors", "common.gtids"},
     "common.commands": {"common.form", "common.phases"},
     "common.form": set(),
     "common.phases": set(),

@@ -20,6 +20,7 @@ from cutline.common.mesh.messages import (
     StreamStopped,
     Throttle,
 )
+from cutline.common.mesh.topology import ROLES, Role, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command
 from cutline.common.store.command_records import Orders as StandingOrders
@@ -61,7 +62,7 @@ from cutline.services.enumerator.requests import THE_STOP
 from tests.simulation.checks.freeze import freeze
 from tests.support.records import PART
 
-PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False)
+PLAN = Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=10, exact=False)
 SAVEPOINT = Command(n=1, kind="savepoint", arguments={"name": None}, by="ann", at=0.0)
 READER, WRITER = MemberSeen(incarnation="r1", role="reader"), MemberSeen(incarnation="w1", role="writer")
 
@@ -80,11 +81,14 @@ def _invariants_hold() -> Iterator[None]:
 class LeaderBench:
     """A leader and the time."""
 
-    def __init__(self, *, interval: float = 10.0, readers: int = 1, run: str = "r1") -> None:
+    def __init__(
+        self, *, interval: float = 10.0, readers: int = 1, run: str = "r1", roles: tuple[Role, ...] = ROLES
+    ) -> None:
+        services = {role.name: 1 for role in roles} | {"reader": readers}
         settings = Settings(
-            chunk_rows=10, exact=False, snapshot_only=False, interval_seconds=interval, readers=readers, writers=1
+            chunk_rows=10, exact=False, snapshot_only=False, interval_seconds=interval, services=services
         )
-        self.leader = Leader(incarnation="e1", run=run, settings=settings)
+        self.leader = Leader(incarnation="e1", run=run, settings=settings, roles=roles)
         BENCHES.append(self)
         self.now = 0.0
         self.effects: list[Effect] = []
@@ -142,7 +146,7 @@ def test_who_has_the_lease_reads_the_journal_and_proposes_the_next_slot_as_its_e
     assert bench.see() == [ReadJournal()]
     (order,) = bench.tell(JournalRead(tail=7, base=5))
     assert isinstance(order, WriteEntry)
-    assert (order.slot, order.entry.base, order.entry.members.readers) == (8, 5, ("r1",))
+    assert (order.slot, order.entry.base, order.entry.members.by_role["reader"]) == (8, 5, ("r1",))
     assert bench.written() == [OpenEpoch(epoch=8, base=5, plan=PLAN)]
 
 
@@ -188,6 +192,35 @@ def test_it_never_leads_without_a_reader_and_a_writer() -> None:
     bench.now = 10 * GATHER_SECONDS
     assert bench.see(READER) == []
     assert [type(e) for e in bench.see()] == [WriteEntry]
+
+
+def test_a_member_of_a_third_role_is_waited_for_at_the_start_and_in_each_checkpoint() -> None:
+    """1. Without a service of the third role no epoch begins. 2. The entry and the plan name it. 3. A checkpoint lacks
+    its part, then is complete. 4. It goes, and the epoch ends."""
+    bench = LeaderBench(interval=1.0, roles=(*ROLES, Role(name="feed", marked=False)))
+    feed = MemberSeen(incarnation="f1", role="feed")
+    bench.see()
+    bench.tell(JournalRead(tail=0, base=None))
+    bench.now = 10 * GATHER_SECONDS
+    assert bench.see() == []
+    bench.members = (READER, WRITER, feed)
+    bench.see()
+    assert bench.last(WriteEntry).entry.members.by_role == {"reader": ("r1",), "writer": ("w1",), "feed": ("f1",)}
+    bench.written()
+    assert ("feed-0", "enumerator") in bench.last(OpenEpoch).plan.topology.channels()
+    bench.tell(EpochOpened(epoch=1, enumerator=None))
+    bench.tell(TablesFound(tables=()))
+    bench.wait(1.0)
+    with pytest.raises(AssertionError):  # its entry is not written: the feed's part is missing
+        bench.complete()
+    assert bench.leader.enumerator is not None
+    assert bench.leader.enumerator.collecting is not None
+    assert bench.leader.enumerator.collecting.missing(bench.leader.enumerator.plan.topology) == ["feed-0"]
+    bench.tell(MessageReceived(channel="feed-0", message=PartSaved(checkpoint=2)))
+    assert bench.last(WriteEntry).slot == 2
+    bench.written()
+    assert CloseEpoch(epoch=1) in bench.see(READER, WRITER)
+    assert bench.leader.cause == "service f1 is gone"
 
 
 @pytest.mark.parametrize("state", ["proposing", "leading"])
@@ -286,7 +319,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     bench.complete()
     assert bench.written()[-1] == ReadJournal()
     (order,) = bench.tell(JournalRead(tail=2, base=2))
-    assert (order.entry.members.readers, order.entry.base) == (("r1",), 2)
+    assert (order.entry.members.by_role["reader"], order.entry.base) == (("r1",), 2)
     assert order.entry.cause == "services of this epoch are leaving"
     bench.members = (READER, WRITER)
     bench.lead(tail=2, base=None)
@@ -475,7 +508,7 @@ def test_new_members_are_taken_in_after_a_checkpoint() -> None:
     bench.complete()
     assert bench.written() == [CloseEpoch(epoch=1), ReadJournal()]
     bench.tell(JournalRead(tail=2, base=2))
-    assert bench.last(WriteEntry).entry.members.readers == ("r1", "r2")
+    assert bench.last(WriteEntry).entry.members.by_role["reader"] == ("r1", "r2")
 
 
 def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as_number() -> None:

@@ -96,7 +96,7 @@ def samples(body: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
     return found
 
 
-def of(body: bytes, name: str, **labels: str) -> float | None:
+def value(body: bytes, name: str, **labels: str) -> float | None:
     return samples(body).get((name, tuple(sorted({"pipeline": "shop", **labels}.items()))))
 
 
@@ -125,21 +125,21 @@ def test_the_docs_list_every_metric_with_labels_and_meaning() -> None:
 
 def test_ages_leaders_and_what_is_left_of_the_binlog() -> None:
     body = render(facts(status()))
-    assert of(body, "cutline_checkpoint_age_seconds") == 4
-    assert of(body, "cutline_binlog_left_seconds") == 600
-    assert of(body, "cutline_leaders", role="enumerator") == 1
-    assert of(body, "cutline_leader", role="enumerator", service="e2") == 0
-    assert of(body, "cutline_mode", mode="running") == 1
-    assert of(body, "cutline_tables_quarantined", cause="no_key") == 1
-    assert of(body, "cutline_commit_to_publication_seconds_bucket", part="enumerator", le="0.5") == 1
+    assert value(body, "cutline_checkpoint_age_seconds") == 4
+    assert value(body, "cutline_binlog_left_seconds") == 600
+    assert value(body, "cutline_leaders", role="enumerator") == 1
+    assert value(body, "cutline_leader", role="enumerator", service="e2") == 0
+    assert value(body, "cutline_mode", mode="running") == 1
+    assert value(body, "cutline_tables_quarantined", cause="no_key") == 1
+    assert value(body, "cutline_commit_to_publication_seconds_bucket", part="enumerator", le="0.5") == 1
     later = Facts(statuses={"shop": status_of(status())}, services=[], now=NOW + 60)
-    assert of(render(later), "cutline_binlog_left_seconds") == 540
+    assert value(render(later), "cutline_binlog_left_seconds") == 540
 
 
 def test_the_source_is_connected_unless_a_service_that_is_alive_waits_for_it() -> None:
     def connected(at: float, waiting_for: str) -> float | None:
         part = {"reader-0": {"at": at, "waiting_for": waiting_for}}
-        return of(render(facts(status(**part))), "cutline_source_connected")
+        return value(render(facts(status(**part))), "cutline_source_connected")
 
     assert connected(NOW, "the source: db:3306 did not answer") == 0
     assert connected(NOW, "the source (unreachable for 3 s): db:3306") == 0
@@ -151,8 +151,8 @@ def test_a_pipeline_that_reached_its_stop_does_not_run() -> None:
     parts = status()
     parts["enumerator"]["ended"] = 9
     body = render(facts(parts))
-    assert of(body, "cutline_mode", mode="running") == 0
-    assert of(body, "cutline_mode", mode="stopped") == 1
+    assert value(body, "cutline_mode", mode="running") == 0
+    assert value(body, "cutline_mode", mode="stopped") == 1
 
 
 def test_a_pipeline_without_any_part_and_parts_of_another_version_are_rendered() -> None:
@@ -189,12 +189,12 @@ def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> No
     found = samples(body)
     assert len(found) < 8_000
     assert took < 0.5, took
-    assert of(body, "cutline_table_rows_done", table="shop.t07777") == 10
+    assert value(body, "cutline_table_rows_done", table="shop.t07777") == 10
     rows_done = [value for (name, _), value in found.items() if name == "cutline_table_rows_done"]
     assert (len(rows_done), sum(rows_done)) == (201, 100_000)
     zero_dates = [value for (name, _), value in found.items() if name == "cutline_zero_dates_total"]
     assert (len(zero_dates), sum(zero_dates)) == (4 * 201, 40_000)
-    assert of(body, "cutline_staged_rows_total", part="writer-0", table=OTHERS, operation="insert") == 2 * 9_800
+    assert value(body, "cutline_staged_rows_total", part="writer-0", table=OTHERS, operation="insert") == 2 * 9_800
 
 
 def test_every_phrase_of_a_cause_class_is_in_a_message_of_the_code() -> None:

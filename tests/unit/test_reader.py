@@ -51,8 +51,6 @@ from cutline.common.store.records import Members
 from cutline.common.store.store import Store
 from cutline.services.reader.driver import ReaderDriver
 from cutline.services.reader.events import (
-    ChangeBatch,
-    ChangesRead,
     ChunkFailed,
     ChunkRead,
     ChunkRowsRead,
@@ -60,14 +58,15 @@ from cutline.services.reader.events import (
     ContinueChunk,
     ReadChanges,
     ReadChunk,
-    SchemaChanged,
-    TableFaulted,
 )
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
+from cutline.services.reader.source import MysqlSource
 from cutline.services.reader.unsaved import Unsaved
+from cutline.services.sources.contract import GenerationEnded, SchemaChange, TableChanges
 from tests.simulation.checks.freeze import freeze
 from tests.support import records
 from tests.support.ports import ports
+from tests.support.reads import changes_read, chunk_read
 from tests.support.records import PART, read_back
 
 SCHEMA = TableSchema(
@@ -154,10 +153,10 @@ class ReaderBench:
         self, offset: int, *, cursor: str = "main", rows: int = 0, table: str = "d.t", **other: Any
     ) -> list[Effect]:
         """The cursor's answer: it has come to `offset`, with `rows` changes of `table`, each of one byte."""
-        batch = ChangeBatch(table_id=table, generation=1, schema=SCHEMA.hash, rows=rows, size=rows, body=[])
+        batch = TableChanges(table_id=table, generation=1, schema_hash=SCHEMA.hash, rows=rows, size=rows, batch=[])
         batches = (batch,) if rows else ()
         fields = {"cursor": cursor, "position": place(offset), "rows": rows, "batches": batches}
-        return self.tell(ChangesRead(**(fields | other)))
+        return self.tell(changes_read(**(fields | other)))
 
     def cursor_of(self, table: str) -> str | None:
         return self.reader.tables[table].cursor
@@ -189,7 +188,7 @@ def test_one_chunk_is_read_at_a_time_and_its_next_batch_is_asked_for_behind_the_
 def test_the_end_of_a_chunk_and_its_report_go_out_in_one_step_and_then_the_next_is_read() -> None:
     bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1), split(2))))
-    read = ChunkRead(split_id="d.t:1:1", attempt=1, rows=5, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
+    read = chunk_read(split_id="d.t:1:1", attempt=1, rows=5, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
     end, report, wanted, following = bench.tell(read)
     assert isinstance(end, Send)
     assert isinstance(end.message, ChunkEnd)
@@ -205,7 +204,7 @@ def test_all_rows_of_a_chunk_go_to_one_writer() -> None:
     bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1),)))
     rows = ChunkRowsRead(split_id="d.t:1:1", attempt=1, rows=5, body=[])
-    read = ChunkRead(split_id="d.t:1:1", attempt=1, rows=10, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
+    read = chunk_read(split_id="d.t:1:1", attempt=1, rows=10, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
     effects = [*bench.tell(rows), *bench.tell(rows), *bench.tell(read)]
     assert len({e.receiver for e in effects if isinstance(e, Send) and e.receiver != "enumerator"}) == 1
 
@@ -234,9 +233,9 @@ def rows_of(number: int, size: int) -> ChunkRowsRead:
     return ChunkRowsRead(split_id=f"d.t:1:{number}", attempt=1, rows=1, size=size, body=[])
 
 
-def chunk_read(number: int) -> ChunkRead:
+def read_of(number: int) -> ChunkRead:
     split_id = f"d.t:1:{number}"
-    return ChunkRead(split_id=split_id, attempt=1, rows=1, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
+    return chunk_read(split_id=split_id, attempt=1, rows=1, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
 
 
 def chunks_begun(effects: list[Effect]) -> list[Effect]:
@@ -249,7 +248,7 @@ def test_at_its_bound_a_reader_begins_no_chunk_until_a_later_marker_says_that_a_
     bench = ReaderBench(stream=False, most_bytes=100)
     bench.get(AssignSplits(splits=(split(1), split(2))))
     assert ContinueChunk(split_id="d.t:1:1", attempt=1) in bench.tell(rows_of(1, 100))
-    assert chunks_begun(bench.tell(chunk_read(1))) == []
+    assert chunks_begun(bench.tell(read_of(1))) == []
     assert (bench.reader.unsaved.full, bench.reader.unsaved.saved) == (True, 4)
     effects = bench.wait(300.0) + bench.get(Marker(checkpoint=5))
     assert sent(effects, Marker) == [Marker(checkpoint=5)] * 3
@@ -371,10 +370,10 @@ def test_cursors_do_not_meet_while_one_is_inside_a_transaction() -> None:
     bench = ReaderBench()
     bench.include("d.t", at=100)
     bench.include("d.u", at=150)
-    bench.tell(ChangesRead(cursor="main", position=place(FAR, rows=3), rows=0))
+    bench.tell(changes_read(cursor="main", position=place(FAR, rows=3), rows=0))
     assert bench.cursor_of("d.u") is None
     bench.read(FAR + 10)
-    bench.tell(ChangesRead(cursor="catch-up", position=place(FAR, rows=1), rows=0))
+    bench.tell(changes_read(cursor="catch-up", position=place(FAR, rows=1), rows=0))
     assert bench.cursor_of("d.u") == "catch-up"
 
 
@@ -384,9 +383,9 @@ def test_cursors_that_meet_keep_the_gtids_that_both_have() -> None:
     bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-9"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5"))
-    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
+    bench.tell(changes_read(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
     assert bench.cursor_of("d.u") == "catch-up"
-    bench.tell(ChangesRead(cursor="catch-up", position=place(80, gtids=f"{UUID}:1-7"), rows=0))
+    bench.tell(changes_read(cursor="catch-up", position=place(80, gtids=f"{UUID}:1-7"), rows=0))
     assert bench.cursor_of("d.u") == "main"
     assert bench.reader.cursors["main"].position.gtids == f"{UUID}:1-7"
 
@@ -396,7 +395,7 @@ def test_a_table_whose_low_is_of_before_any_transaction_loses_none_to_a_set_that
     bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-9"))
     bench.include("d.u", low=low(4))
-    bench.tell(ChangesRead(cursor="main", position=place(4, gtids=f"{UUID}:1-9"), rows=0))
+    bench.tell(changes_read(cursor="main", position=place(4, gtids=f"{UUID}:1-9"), rows=0))
     assert bench.cursor_of("d.u") == "main"
     assert bench.reader.cursors["main"].position == place(4)
 
@@ -407,8 +406,8 @@ def test_main_goes_on_after_what_catch_up_has_read_when_both_have_the_same_gtids
     bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-9"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5"))
-    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
-    effects = bench.tell(ChangesRead(cursor="catch-up", position=place(120, gtids=f"{UUID}:1-9"), rows=4))
+    bench.tell(changes_read(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
+    effects = bench.tell(changes_read(cursor="catch-up", position=place(120, gtids=f"{UUID}:1-9"), rows=4))
     assert CloseCursor(cursor="catch-up") in effects
     assert asked(effects)["main"].after == place(120, gtids=f"{UUID}:1-9")
 
@@ -418,10 +417,10 @@ def test_main_reads_up_to_catch_up_where_that_stands_after_it() -> None:
     bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-5:9"))
     bench.include("d.u", low=low(4, f"{UUID}:1-3"))
-    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-5:9"), rows=0))
-    effects = bench.tell(ChangesRead(cursor="catch-up", position=place(120, gtids=f"{UUID}:1-9"), rows=4))
+    bench.tell(changes_read(cursor="main", position=place(80, gtids=f"{UUID}:1-5:9"), rows=0))
+    effects = bench.tell(changes_read(cursor="catch-up", position=place(120, gtids=f"{UUID}:1-9"), rows=4))
     assert asked(effects)["main"].until == place(120, gtids=f"{UUID}:1-9")
-    effects = bench.tell(ChangesRead(cursor="main", position=place(120, gtids=f"{UUID}:1-9"), rows=2))
+    effects = bench.tell(changes_read(cursor="main", position=place(120, gtids=f"{UUID}:1-9"), rows=2))
     assert CloseCursor(cursor="catch-up") in effects
 
 
@@ -432,10 +431,10 @@ def test_main_is_not_held_for_a_catch_up_that_goes_on_at_another_server() -> Non
     bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-5"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5:7-9"))
-    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-6"), rows=0))
+    bench.tell(changes_read(cursor="main", position=place(80, gtids=f"{UUID}:1-6"), rows=0))
     assert not bench.reader.cursors["main"].asked
-    there = place(300, gtids=f"{UUID}:1-9", server="other")
-    effects = bench.tell(ChangesRead(cursor="catch-up", position=there, rows=0))
+    elsewhere = place(300, gtids=f"{UUID}:1-9", server="other")
+    effects = bench.tell(changes_read(cursor="catch-up", position=elsewhere, rows=0))
     assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
     assert CloseCursor(cursor="catch-up") in effects
     assert asked(effects)["main"].after == place(80, gtids=f"{UUID}:1-6")
@@ -446,11 +445,11 @@ def test_a_table_catches_up_no_longer_once_main_goes_on_at_another_server() -> N
     bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-5"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5:7-9"))
-    bench.tell(ChangesRead(cursor="main", position=place(FAR, gtids=f"{UUID}:1-6"), rows=0))
-    there = place(300, gtids=f"{UUID}:1-6", server="other")
-    effects = bench.tell(ChangesRead(cursor="main", position=there, rows=0))
+    bench.tell(changes_read(cursor="main", position=place(FAR, gtids=f"{UUID}:1-6"), rows=0))
+    elsewhere = place(300, gtids=f"{UUID}:1-6", server="other")
+    effects = bench.tell(changes_read(cursor="main", position=elsewhere, rows=0))
     assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
-    effects = bench.tell(ChangesRead(cursor="catch-up", position=place(60, gtids=f"{UUID}:1-9"), rows=0))
+    effects = bench.tell(changes_read(cursor="catch-up", position=place(60, gtids=f"{UUID}:1-9"), rows=0))
     assert CloseCursor(cursor="catch-up") in effects
 
 
@@ -466,14 +465,14 @@ def test_a_table_whose_low_is_of_a_server_that_cannot_be_compared_restarts() -> 
 def test_a_table_whose_high_is_of_another_server_restarts() -> None:
     bench = ReaderBench()
     bench.include()
-    effects = bench.tell(ChangesRead(cursor="main", position=place(500, server="other"), rows=0))
+    effects = bench.tell(changes_read(cursor="main", position=place(500, server="other"), rows=0))
     assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.t", "restart")]
 
 
 def test_a_fault_takes_the_table_out_and_changes_of_it_are_not_sent() -> None:
     bench = ReaderBench()
     bench.include()
-    fault = TableFaulted(table_id="d.t", generation=1, cause="DDL", restart=True)
+    fault = GenerationEnded(table_id="d.t", generation=1, cause="DDL")
     effects = bench.read(150, faults=(fault,))
     assert [m.state for m in sent(effects, TableReport)] == ["restart"]
     assert asked(effects)["main"].routes == {}
@@ -493,7 +492,7 @@ def test_a_change_of_columns_holds_for_the_next_read() -> None:
     bench = ReaderBench()
     bench.include()
     bench.read(110, rows=3)
-    bench.read(120, rows=2, schemas=(SchemaChanged(table_id="d.t", generation=1, seq=2, new=WIDER),))
+    bench.read(120, rows=2, schemas=(SchemaChange(table_id="d.t", generation=1, seq=2, new=WIDER),))
     table = bench.reader.tables["d.t"]
     assert bench.reader.snapshot().schemas == (WIDER,)
     assert bench.reader.snapshot().schemas == ()
@@ -506,7 +505,7 @@ def test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore() -> Non
     assert order.routes["d.t"].looked_at == low(500)
     (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
     assert ReaderBench(state=save.state).reader.tables["d.t"].looked_at == low(500)
-    changed = SchemaChanged(table_id="d.t", generation=1, seq=0, new=WIDER)
+    changed = SchemaChange(table_id="d.t", generation=1, seq=0, new=WIDER)
     order = asked(bench.read(120, rows=1, schemas=(changed,)))["main"]
     assert (order.routes["d.t"].looked_at, order.routes["d.t"].schema) == (None, WIDER)
     bench = ReaderBench()
@@ -529,7 +528,7 @@ def test_a_live_table_is_judged_by_what_main_has_so_that_it_goes_on_at_another_s
     bench = ReaderBench()
     before = asked(bench.include(at=100, until=200))["main"].routes["d.t"].low
     assert before == low(100)
-    after = asked(bench.tell(ChangesRead(cursor="main", position=place(200, gtids="0-1-7"), rows=0)))["main"]
+    after = asked(bench.tell(changes_read(cursor="main", position=place(200, gtids="0-1-7"), rows=0)))["main"]
     assert after.routes["d.t"].low == low(200, "0-1-7")
 
 
@@ -537,7 +536,7 @@ def test_a_stopped_stream_reads_no_more_except_to_the_end_of_a_transaction() -> 
     bench = ReaderBench()
     bench.include()
     bench.get(StopStream())
-    orders = asked(bench.tell(ChangesRead(cursor="main", position=place(300, rows=4), rows=4)))
+    orders = asked(bench.tell(changes_read(cursor="main", position=place(300, rows=4), rows=4)))
     assert orders["main"].at_boundary
     assert asked(bench.read(310)) == {}
     assert set(asked(bench.include("d.u", at=400))) == {"main"}
@@ -598,7 +597,7 @@ def test_a_stream_that_goes_on_after_a_silence_inside_a_transaction_tells_so_onc
     bench.read(120, idle=True)
 
     def read(rows: int) -> list[Any]:
-        return sent(bench.tell(ChangesRead(cursor="main", position=place(150, rows=rows), rows=1)), StreamCaughtUp)
+        return sent(bench.tell(changes_read(cursor="main", position=place(150, rows=rows), rows=1)), StreamCaughtUp)
 
     assert read(1) == []
     bench.get(Marker(checkpoint=1))
@@ -631,7 +630,7 @@ def test_a_table_whose_catch_up_begins_where_main_stands_is_mains_at_once() -> N
     bench = ReaderBench()
     bench.include()
     bench.include("d.u", low=Low(server="s", file="b.000000", offset=700, gtids="0-1-9"))
-    effects = bench.tell(ChangesRead(cursor="main", position=place(FAR, gtids="0-1-9"), rows=0))
+    effects = bench.tell(changes_read(cursor="main", position=place(FAR, gtids="0-1-9"), rows=0))
     assert bench.cursor_of("d.u") == "main"
     assert "catch-up" not in asked(effects)
 
@@ -689,7 +688,7 @@ def test_a_restored_reader_knows_its_stop_and_does_not_say_twice_that_it_is_ther
 def test_a_marker_waits_for_the_end_of_the_transaction() -> None:
     bench = ReaderBench()
     bench.include()
-    bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=2))
+    bench.tell(changes_read(cursor="main", position=place(150, rows=2), rows=2))
     assert bench.get(Marker(checkpoint=1)) == []
     effects = bench.read(160, rows=1)
     kinds = [type(e.message) if isinstance(e, Send) else type(e) for e in effects]
@@ -700,7 +699,7 @@ def test_a_marker_waits_for_the_end_of_the_transaction() -> None:
 def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_says_so() -> None:
     bench = ReaderBench(inside_rows=10)
     bench.include()
-    bench.tell(ChangesRead(cursor="main", position=place(150, rows=12), rows=12))
+    bench.tell(changes_read(cursor="main", position=place(150, rows=12), rows=12))
     bench.get(Marker(checkpoint=1))
     ((saved),) = sent(bench.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
     assert saved.stream.inside is True
@@ -712,15 +711,15 @@ def test_a_marker_is_taken_inside_a_transaction_whose_rows_come_no_more() -> Non
     says so. 3. The next marker is taken at once. 4. The source goes on: the marker after waits for the end again."""
     bench = ReaderBench()
     bench.include()
-    bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=2))
+    bench.tell(changes_read(cursor="main", position=place(150, rows=2), rows=2))
     assert bench.get(Marker(checkpoint=1)) == []
     assert bench.wait(STILL_SECONDS - 1.5) == []
-    assert asked(bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=0)))  # nothing came
+    assert asked(bench.tell(changes_read(cursor="main", position=place(150, rows=2), rows=0)))  # nothing came
     assert SavePart in [type(effect) for effect in bench.wait(2.0)]
     ((saved),) = sent(bench.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
     assert (saved.stream.inside, saved.stream.position) == (True, place(150, rows=2))
     assert SavePart in [type(effect) for effect in bench.get(Marker(checkpoint=2))]
-    bench.tell(ChangesRead(cursor="main", position=place(150, rows=3), rows=1))
+    bench.tell(changes_read(cursor="main", position=place(150, rows=3), rows=1))
     assert bench.get(Marker(checkpoint=3)) == []
     assert SavePart in [type(effect) for effect in bench.read(160, rows=1)]
 
@@ -728,13 +727,13 @@ def test_a_marker_is_taken_inside_a_transaction_whose_rows_come_no_more() -> Non
 def test_a_marker_waits_for_the_end_of_a_slow_transaction_but_not_for_ever() -> None:
     bench = ReaderBench()
     bench.include()
-    bench.tell(ChangesRead(cursor="main", position=place(150, rows=1), rows=1))
+    bench.tell(changes_read(cursor="main", position=place(150, rows=1), rows=1))
     bench.get(Marker(checkpoint=1))
     effects: list[Effect] = []
     rows = 1
     while SavePart not in [type(effect) for effect in effects]:
         rows += 1
-        effects += bench.tell(ChangesRead(cursor="main", position=place(150, rows=rows), rows=1)) + bench.wait(1.0)
+        effects += bench.tell(changes_read(cursor="main", position=place(150, rows=rows), rows=1)) + bench.wait(1.0)
     assert LONGEST_SECONDS - 2 < bench.now < LONGEST_SECONDS + 2
 
 
@@ -742,7 +741,7 @@ def test_a_reader_that_was_held_up_itself_does_not_blame_the_source() -> None:
     """Its loop waited for room on a channel for a minute: no answer could be asked for, so none is missing."""
     bench = ReaderBench()
     bench.include()
-    bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=2))
+    bench.tell(changes_read(cursor="main", position=place(150, rows=2), rows=2))
     bench.get(Marker(checkpoint=1))
     bench.now += 60.0
     for _ in range(300):  # the ticks of that minute
@@ -763,9 +762,9 @@ def test_a_stream_that_begins_anew_has_no_place_but_its_new_tables_and_counts_on
     assert asked(again.tell(Began())) == {}
     assert asked(again.include("d.t", at=100, generation=2))["main"].after == place(100)
     effects = again.tell(
-        ChangesRead(
+        changes_read(
             cursor="main", position=place(150), rows=1,
-            batches=(ChangeBatch(table_id="d.t", generation=2, schema=SCHEMA.hash, rows=1, body=[]),),
+            batches=(TableChanges(table_id="d.t", generation=2, schema_hash=SCHEMA.hash, rows=1, size=0, batch=[]),),
         )
     )  # fmt: skip
     assert sent(effects, Records)[0].seq_base == 5
@@ -801,15 +800,15 @@ def test_rows_inside_are_those_of_one_transaction() -> None:
     """A read ends inside the second transaction, with the last rows of the first and six of its own."""
     bench = ReaderBench(inside_rows=10)
     bench.include()
-    bench.tell(ChangesRead(cursor="main", position=place(150, rows=6), rows=6))
+    bench.tell(changes_read(cursor="main", position=place(150, rows=6), rows=6))
     assert bench.get(Marker(checkpoint=1)) == []
     for start in (250, 350, 450):
-        effects = bench.tell(ChangesRead(cursor="main", position=place(start, rows=6), rows=9, rows_inside=6))
+        effects = bench.tell(changes_read(cursor="main", position=place(start, rows=6), rows=9, rows_inside=6))
         assert SavePart not in [type(effect) for effect in effects]
     again = ReaderBench(state=bench.reader.snapshot(), inside_rows=10)
     again.tell(Began())
     for each in (bench, again):
-        each.tell(ChangesRead(cursor="main", position=place(450, rows=11), rows=5, rows_inside=5))
+        each.tell(changes_read(cursor="main", position=place(450, rows=11), rows=5, rows_inside=5))
         assert each.reader.cursors["main"].rows_inside == 11
         assert each.reader.ready()
 
@@ -826,11 +825,11 @@ def test_a_marker_that_waits_is_taken_when_each_cursor_has_ended_its_transaction
         assert set(orders) == {"main", "catch-up"}
         at = {"main": 3 * FAR, "catch-up": 160}
         for name, offset in at.items():
-            assert set(asked(bench.tell(ChangesRead(cursor=name, position=place(offset, rows=2), rows=2)))) == {name}
+            assert set(asked(bench.tell(changes_read(cursor=name, position=place(offset, rows=2), rows=2)))) == {name}
         assert bench.get(Marker(checkpoint=1)) == []
-        effects = bench.tell(ChangesRead(cursor=first, position=place(at[first] + 10), rows=1))
+        effects = bench.tell(changes_read(cursor=first, position=place(at[first] + 10), rows=1))
         assert effects == []
-        effects = bench.tell(ChangesRead(cursor=second, position=place(at[second] + 10), rows=1))
+        effects = bench.tell(changes_read(cursor=second, position=place(at[second] + 10), rows=1))
         assert SavePart in [type(effect) for effect in effects]
         assert set(asked(effects)) == {"main", "catch-up"}
         assert bench.reader.snapshot().head["cursors"]["catch-up"]["position"] == place(170).to_json()
@@ -843,12 +842,12 @@ def test_both_cursors_end_their_transaction_when_the_stream_is_stopped_so_that_a
     bench.include("d.u", at=150)
     bench.read(2 * FAR)
     bench.get(StopStream())
-    assert asked(bench.tell(ChangesRead(cursor="main", position=place(3 * FAR), rows=2))) == {}
-    orders = asked(bench.tell(ChangesRead(cursor="catch-up", position=place(160, rows=2), rows=2)))
+    assert asked(bench.tell(changes_read(cursor="main", position=place(3 * FAR), rows=2))) == {}
+    orders = asked(bench.tell(changes_read(cursor="catch-up", position=place(160, rows=2), rows=2)))
     assert set(orders) == {"catch-up"}
     assert orders["catch-up"].until == place(3 * FAR)  # never past main, which may stand at the pipeline's stop
     assert bench.get(Marker(checkpoint=1)) == []
-    effects = bench.tell(ChangesRead(cursor="catch-up", position=place(170), rows=2))
+    effects = bench.tell(changes_read(cursor="catch-up", position=place(170), rows=2))
     assert SavePart in [type(effect) for effect in effects]
     assert asked(effects) == {}
 
@@ -895,7 +894,7 @@ def test_an_illegal_step_is_refused_and_leaves_the_reader_as_it_was() -> None:
     illegal: list[Event] = [
         ChunkRowsRead(split_id="d.t:1:9", attempt=1, rows=1, body=[]),
         ChunkRowsRead(split_id="d.t:1:1", attempt=2, rows=1, body=[]),
-        ChangesRead(cursor="catch-up", position=place(1), rows=0),
+        changes_read(cursor="catch-up", position=place(1), rows=0),
         PartStored(checkpoint=9, ref={}),
         MessageReceived(channel="enumerator", message=SplitsWanted(free=1)),
         MessageReceived(
@@ -922,7 +921,7 @@ def test_a_read_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Mon
     before = asked(bench.read(1300))["main"].routes
     after = asked(bench.read(1310))["main"].routes
     assert after is before
-    changed = SchemaChanged(table_id="d.t7", generation=1, seq=0, new=WIDER)
+    changed = SchemaChange(table_id="d.t7", generation=1, seq=0, new=WIDER)
     later = asked(bench.read(1400, rows=1, table="d.t7", schemas=(changed,)))["main"].routes
     assert later["d.t7"].schema == WIDER
     assert [name for name, table in later.items() if table is not after[name]] == ["d.t7"]
@@ -1010,7 +1009,7 @@ def test_a_part_costs_what_changed_since_the_last_one(monkeypatch: pytest.Monkey
     bench.read(200)
     bench.reader.snapshot()
     lows = counting(monkeypatch, Low, "to_json")
-    bench.read(300, rows=1, schemas=(SchemaChanged(table_id="d.t7", generation=1, seq=0, new=WIDER),), table="d.t7")
+    bench.read(300, rows=1, schemas=(SchemaChange(table_id="d.t7", generation=1, seq=0, new=WIDER),), table="d.t7")
     bench.get(ExcludeTable(table_id="d.t8", generation=1))
     state = bench.reader.snapshot()
     assert (len(lows), len(state.values["tables"]), state.schemas) == (1, 999, (WIDER,))
@@ -1032,7 +1031,7 @@ def test_a_table_that_is_paused_leaves_between_two_transactions_also_after_a_res
     assert sent(bench.get(PauseTable(table_id="d.t", generation=1)), TablePaused) == []  # main is being read
     bench = ReaderBench(state=bench.reader.snapshot())
     bench.reader.cursors["main"].asked = True
-    inside = bench.tell(ChangesRead(cursor="main", position=place(300, rows=3), rows=3, rows_inside=3))
+    inside = bench.tell(changes_read(cursor="main", position=place(300, rows=3), rows=3, rows_inside=3))
     assert sent(inside, TablePaused) == []
     (left,) = sent(bench.read(400), TablePaused)
     assert (left.low, left.high) == (Low.at(place(400)), High.at(place(400)))
@@ -1069,11 +1068,11 @@ async def test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpo
     bound = {"max_unsaved_bytes": 3 << 20}
     shop.define({"name": "shop", "source": source, "tables": ["d.t"], "sink": sink, "checkpoint": bound})
     readers = ("r1", "r2", "r3")
-    entry = records.epoch(1, members=Members(enumerator="e1", readers=readers, writers=("w1",)))
+    entry = records.epoch(1, members=Members(enumerator="e1", by_role={"reader": readers, "writer": ("w1",)}))
     host: Any = SimpleNamespace(ports=ports(), incarnation="r1")
     shares = []
     for index in range(len(readers)):
-        member = ReaderDriver(host, shop, entry, index)
+        member = ReaderDriver(host, shop, entry, index, MysqlSource)
         shares.append(member.machine.unsaved.most_bytes)
         member.chunks.close()
     assert shares == [1 << 20] * 3

@@ -15,6 +15,7 @@ from cutline.common.mesh.log_lines import without_secrets
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.marks import KEPT, Marks
 from cutline.common.mesh.messages import Marker, PartSaved
+from cutline.common.mesh.topology import Topology
 from cutline.common.mesh.usage import Usage
 from cutline.common.phases import LIVE, SNAPSHOT
 from cutline.common.schema import Column, TableSchema
@@ -60,7 +61,7 @@ def in_snapshot(name: str, made: int, total: int) -> Table:
 
 def enumerator(*tables: Table) -> Enumerator:
     machine = Enumerator(
-        Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False, snapshot_only=False)
+        Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=10, exact=False, snapshot_only=False)
     )
     for table in tables:
         machine._tables.put(table)
@@ -214,7 +215,7 @@ def test_the_window_has_events_changes_and_schemas_and_takes_new_entries_only_on
     store.put_entry(records.checkpoint(4, tables={"a.b": tables["a.b"]}))
     window.refresh()
     assert window.events[-1].text == "a.c is no longer captured"
-    store.release(3, 1)
+    store.removal.release(3, 1)
     assert window.savepoints() == []
     assert window.epoch() is not None
 

@@ -44,7 +44,7 @@ async def services(control: Shared) -> list[ServiceView]:
         except Unavailable:  # what the mesh does is worth showing without the store
             continue
         if epoch is not None and epoch.slot == status.leader.epoch:
-            for role, incarnations in (("reader", epoch.readers), ("writer", epoch.writers)):
+            for role, incarnations in epoch.services.items():
                 for number, incarnation in enumerate(incarnations):
                     members.setdefault(incarnation, {})[name] = f"{role}-{number}"
                     epochs.setdefault(incarnation, {})[name] = epoch.slot

@@ -11,15 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from cutline.common.config.pipeline import (
-    PipelineConfig,
-    TableGlob,
-    TableOptions,
-    ValuesConfig,
-    options_of,
-    select_tables,
-)
+from cutline.common.config.globs import TableGlob, select_tables
+from cutline.common.config.pipeline import PipelineConfig, ValuesConfig
 from cutline.common.config.source import SourceConfig
+from cutline.common.config.table_options import TableOptions, options_of
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.table_id import escaped, split_table_id, table_id_of

@@ -10,7 +10,8 @@ from typing import Literal
 from pydantic import Field
 
 from cutline.common.commands import kinds
-from cutline.common.config.pipeline import PipelineConfig, TableGlob, select_tables
+from cutline.common.config.globs import TableGlob, select_tables
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError
 from cutline.common.table_id import glob_of, split_names, table_id_of

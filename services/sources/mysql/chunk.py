@@ -22,8 +22,8 @@ A SELECT holds its table's metadata lock until its last row is taken: an ALTER q
 the ALTER. So the server limits its time: it ends a statement that runs longer, a write that we don't receive, and an
 idle transaction, also while this process is suspended or waits for credit. Rows come in the order of the key, so the
 rows received until then are complete up to the last key, and from one view: the chunk ends before that key
-(`ChunkEnd.cut_at`), by the same rules of low and high, and the rest is a chunk of its own, with its own watermarks. A
-chunk whose rows turn out too wide for memory ends early in the same way.
+(`ChunkResult.cut_at`), by the same rules of low and high, and the rest is a chunk of its own, with its own watermarks.
+A chunk whose rows turn out too wide for memory ends early in the same way.
 
 A table without a key (`keyless: append`) is one chunk, the whole table in one SELECT, and its rows can be neither laid
 over nor replayed: two equal rows are two rows. So the SELECT runs in a consistent snapshot, and the binlog proves what
@@ -33,8 +33,8 @@ rows are the table at low and at high: each inserted row is among them or comes 
 low is high anyway. The rows are streamed in the same bounded memory as any chunk's, but have no order in which the
 SELECT could be cut and continued: its time is not limited, and an attempt that fails begins again.
 
-Batches are given out as they are read, but a chunk counts only by its `ChunkEnd`: a caller that gets an error instead
-must drop the batches.
+Batches are given out as they are read, but a chunk counts only by its `ChunkResult`: a caller that gets an error
+instead must drop the batches.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ import pyarrow.compute as pc
 
 from cutline.common.errors import ConfigError, NextGeneration, SourceLost, TableLocked, Unavailable
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
+from cutline.common.ops import Op, is_any
 from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.common.schema import OP, SEQ, TableSchema
+from cutline.services.sources.contract import ChunkResult, GenerationEnded, Route
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.binlog.event_bodies import MAX_ROW_BYTES
-from cutline.services.sources.mysql.binlog.routes import Route, has_row_over
+from cutline.services.sources.mysql.binlog.routes import has_row_over
 from cutline.services.sources.mysql.catalogue import index_of, table_schema
 from cutline.services.sources.mysql.connection import Connection, RowStream, translate_errors
 from cutline.services.sources.mysql.decode.result import ResultDecoder
@@ -95,23 +97,6 @@ T = TypeVar("T")
 log = logging.getLogger("cutline.reader")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkEnd:
-    """All rows of the chunk were given. `zero_dates` counts, by column, dates that no calendar has, which became null.
-
-    `checksum` is the sum of `checksum_of` over the batches. With `cut_at` the chunk ends before that key: the rest was
-    not read, and is another chunk.
-    """
-
-    low: Low
-    high: High
-    rows: int
-    checksum: str
-    schema: TableSchema
-    zero_dates: Mapping[str, int] = field(default_factory=dict)
-    cut_at: Key | None = None
-
-
 class _NothingInTime(Exception):
     """The SELECT's time ended before it gave two rows, so there is no key at which to cut the chunk."""
 
@@ -126,9 +111,9 @@ def read_chunk(
     identity: Sequence[str] = (),
     aged: AgedPositions | None = None,
     window: Window | None = None,
-) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
+) -> Generator[pa.RecordBatch | ChunkResult, None, None]:
     """Read a chunk, on a connection that `kept` has or opens: batches of about `batch_bytes` with the schema's columns,
-    then `ChunkEnd`, when the connection is left to the next chunk.
+    then `ChunkResult`, when the connection is left to the next chunk.
 
     Each batch is read when it is requested; meanwhile the server waits, and after `seconds` it ends the SELECT: the
     chunk is cut. A SELECT that gives fewer than two rows in its time is tried again with more. In `exact` on MySQL the
@@ -139,7 +124,7 @@ def read_chunk(
 
     Errors: NextGeneration (the table changed), another SourceLost (quarantine), TableLocked (by another session: read
     others meanwhile), Unavailable (this attempt failed; try again), ConfigError (`exact` where the server can't).
-    Typical mistake: to use batches before `ChunkEnd` came.
+    Typical mistake: to use batches before `ChunkResult` came.
     """
     for patience in MORE_PATIENCE:
         try:
@@ -165,7 +150,7 @@ def _read(
     identity: Sequence[str],
     aged: AgedPositions,
     window: Window | None,
-) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
+) -> Generator[pa.RecordBatch | ChunkResult, None, None]:
     keyed = bool(split.schema.key)
     with ExitStack() as connections:
         conn = connections.enter_context(closing(kept.take() if keyed else kept.new()))
@@ -213,7 +198,7 @@ def _read(
         if keyed:  # else it can be asked several statements at once
             connections.pop_all()
             kept.leave(conn)
-    yield ChunkEnd(  # with nothing open: a caller that has the end need not resume this generator
+    yield ChunkResult(  # with nothing open: a caller that has the end need not resume this generator
         low=low,
         high=high,
         rows=tally.rows,
@@ -488,7 +473,7 @@ class Window:
         NextGeneration if a DDL or TRUNCATE lies in between.
         """
         schema, table_id = split.schema, split.table_id
-        route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high, chunks=None)
+        route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high)
         until = ChunkHighs(schema.key_columns, [CompletedSplit(split_start=None, split_end=None, high=high)])
         found: list[pa.Table] = []
         at, self._at = self._at, None
@@ -506,7 +491,7 @@ class Window:
                 wait_seconds=1.0,
             )
             for fault in read.faults:
-                raise (NextGeneration if fault.restart else SourceLost)(fault.cause, table_id)
+                raise (NextGeneration if isinstance(fault, GenerationEnded) else SourceLost)(fault.cause, table_id)
             if read.schemas:
                 raise NextGeneration(f"{table_id} was changed by DDL while it was read; it is read again", table_id)
             for change in read.batches:
@@ -519,7 +504,7 @@ class Window:
         if not found:
             return pa.table({OP: [], SEQ: []})
         changes = pa.concat_tables(found, promote_options="permissive")
-        if pc.any(pc.equal(changes[OP].cast(pa.string()), "t")).as_py():
+        if pc.any(is_any(changes[OP], Op.TRUNCATE)).as_py():
             raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
         return changes
 

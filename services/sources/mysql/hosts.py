@@ -30,7 +30,7 @@ import pymysql
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import Address, SourceConfig
 from cutline.common.errors import CutlineError, SourceRefused, Unavailable
-from cutline.common.mesh.topology import reader_name
+from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High, Position
 from cutline.common.status.parts import PipelineStatus, ReaderStatus
 from cutline.services.sources.mysql.connection import (
@@ -49,7 +49,6 @@ GRACE_SECONDS = 5.0
 """How long the owner of connections waits for their threads at its end, before it breaks them (`Hosts.end`)."""
 CURRENT_SECONDS = 10.0
 """A status that is older says nothing about the main cursor any more."""
-STREAMING = reader_name(0)
 """The part of the status of the reader that has the main cursor."""
 
 
@@ -96,7 +95,7 @@ class Hosts:
         """Go where the pipeline's other services go, by its status in Redis; called each second by a service without
         the main cursor. `now` is in seconds since 1970, as the times in the status.
         """
-        streaming = status.readers.get(STREAMING, ReaderStatus())
+        streaming = status.readers.get(STREAM_READER, ReaderStatus())
         main = streaming.main_host if now - (streaming.at or 0.0) < CURRENT_SECONDS else None
         if main is None:
             self.release()

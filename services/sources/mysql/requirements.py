@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cutline.common.positions import FilePosition, GtidSet, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import FilePosition, Position
 from cutline.services.sources.mysql.connection import Connection, ask
 from cutline.services.sources.mysql.server import (
     FIRST_OFFSET,

@@ -14,7 +14,8 @@ import pymysql
 from pymysql.constants import COMMAND, ER
 
 from cutline.common.errors import ConfigError, CutlineError, PositionLost, ProtocolError, SourceLost
-from cutline.common.positions import FilePosition, GtidSet, Low, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import FilePosition, Low, Position
 from cutline.services.sources.mysql.connection import Connection, address, ask, translate_errors
 
 FIRST_OFFSET = 4

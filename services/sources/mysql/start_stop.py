@@ -26,7 +26,8 @@ from datetime import UTC, datetime
 
 from cutline.common.config.pipeline import PipelineConfig, Point
 from cutline.common.errors import SourceLost
-from cutline.common.positions import FilePosition, GtidSet, High, MariaGtid, Position, Stop, beyond
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import FilePosition, High, Position, Stop, beyond
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.binlog.dump import greet, request_dump
 from cutline.services.sources.mysql.connection import Connection, translate_errors

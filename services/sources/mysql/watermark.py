@@ -32,9 +32,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common.errors import NextGeneration, ProtocolError
+from cutline.common.gtids import GtidSet
 from cutline.common.keys import comparable
 from cutline.common.mesh.messages import CompletedSplit
-from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.ops import Op, is_any
+from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column, parse_type
 
 AGED_SECONDS = 60.0
@@ -69,9 +71,10 @@ def overlay(rows: pa.Table, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     """The chunk as of its high watermark: `rows` as the SELECT saw them, changed by the chunk's changes in (low, high].
 
     `rows` has the table's columns, `changes` also `OP` and `SEQ`, and only keys of the chunk. Of each key only its last
-    change by `_seq` counts: `+I` and `+U` put their row, `-D` removes it. The order of rows is not kept. No Python
+    change by `_seq` counts: it puts the row, or removes it. The order of rows is not kept. No Python
     object is made of unchanged rows; without changes, `rows` itself is returned.
     """
+    changes = changes.filter(pc.invert(is_any(changes[OP], Op.BEFORE)))
     if changes.num_rows == 0:
         return rows
     names = [f"k{at}" for at in range(len(key))]  # own names: the key's columns could be called "seq" or "row"
@@ -80,8 +83,7 @@ def overlay(rows: pa.Table, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     changed = changes.filter(pc.is_in(changes[SEQ], value_set=last["seq_max"].combine_chunks()))
     numbered = pa.table([*(comparable(rows[name]) for name in key), np.arange(rows.num_rows)], names=[*names, "row"])
     kept = numbered.join(last.select(names), keys=names, join_type="left anti", use_threads=False)["row"]
-    put = pc.is_in(changed[OP].cast(pa.string()), value_set=pa.array(["+I", "+U"]))
-    images = changed.filter(put).select(rows.schema.names)
+    images = changed.filter(is_any(changed[OP], Op.INSERT, Op.UPDATE)).select(rows.schema.names)
     return pa.concat_tables([rows.take(kept), images.cast(rows.schema)])
 
 

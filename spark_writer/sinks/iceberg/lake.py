@@ -12,8 +12,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cutline.common.config.pipeline import RetentionConfig, TableOptions
+from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.config.reserved import NAMESPACE
+from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.spark_writer.sinks.iceberg.catalogue import sqlite_path

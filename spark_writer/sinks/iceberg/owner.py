@@ -5,8 +5,6 @@ decides. A name comes again when a pipeline is deleted and made again, or in ano
 table of another life of this name is never taken for one's own by chance:
 
 - its pipeline says `sink.adopt`: it takes the table over, with all that it shows, until its own first generation does;
-- its pipeline was made by a version of Cutline without ids, and was carried over with its store: the tables of its name
-  that bear no id are its own;
 - else the table is refused, at once, with these choices.
 
 A pipeline whose table was taken over finds another id there, and itself among the earlier ones: it is refused, also if
@@ -37,11 +35,10 @@ def with_earlier(earlier: Collection[str], name: str | None, life: str | None) -
 
 
 class Relation(StrEnum):
-    """What a table is to a pipeline: its own; its own, without the id so far; another life's, which it takes over;
-    another life's; another life's, which took it over from this one; another pipeline's; nobody's."""
+    """What a table is to a pipeline: its own; another life's, which it takes over; another life's; another life's,
+    which took it over from this one; another pipeline's; nobody's."""
 
     OURS = "ours"
-    UNMARKED = "unmarked"
     ADOPTED = "adopted"
     EARLIER = "earlier"
     LATER = "later"
@@ -51,12 +48,10 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A life of a pipeline as the lake knows it; `carried_over`: its first tables bear no id; `adopts`: it takes over
-    what earlier lives of its name have left."""
+    """A life of a pipeline as the lake knows it; `adopts`: it takes over what earlier lives of its name have left."""
 
     name: str
     id: str
-    carried_over: bool = False
     adopts: bool = False
 
     @property
@@ -73,15 +68,13 @@ class Owner:
             return Relation.ANOTHERS
         if life == self.id:
             return Relation.OURS
-        if life is None and self.carried_over:
-            return Relation.UNMARKED
-        if self.id in earlier or (self.carried_over and self.name in earlier):
+        if self.id in earlier:
             return Relation.LATER
         return Relation.ADOPTED if self.adopts else Relation.EARLIER
 
     def has(self, name: str | None, life: str | None) -> bool:
         """Whether something with these marks was made by this life of the pipeline, or taken over by it."""
-        return self.relation(name, life) in (Relation.OURS, Relation.UNMARKED)
+        return self.relation(name, life) == Relation.OURS
 
     def refusal(self, what: str, name: str | None, life: str | None, earlier: Collection[str] = ()) -> str | None:
         """Why this pipeline can't write `what`, which has this name and id, in one sentence with what a person can do;

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from cutline.common.errors import ProtocolError
 from cutline.common.journal.plan import Staged, StagedLost
 from cutline.common.keys import comparable
+from cutline.common.ops import NEVER_LAST, Op, is_any
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.backends import store_errors
 from cutline.common.store.records import StagedFile
@@ -113,7 +114,8 @@ def key_names(layout: Layout) -> list[str]:
 
 def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int | None) -> Iterator[pa.Table]:
     """Yield the changes in a staged file by row group, without their values: the key's columns `k0`, `k1`, ... in the
-    lake's types, made `comparable` (common/keys.py), `_seq`, and `_live` (False for a deletion).
+    lake's types, made `comparable` (common/keys.py), `_seq`, and `_live` (False for a deletion). TRUNCATEs and images
+    before updates are left out.
 
     Changes up to `_seq` `after` (that of a TRUNCATE) are left out. StagedLost as `adopt`. ProtocolError if a table
     without a key has changes that are no inserts.
@@ -124,11 +126,11 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
     with verified(store, staged) as file:
         for at in staged.part or range(file.num_row_groups):
             read = file.read_row_group(at, columns=[*columns, SEQ, OP])
-            wanted = pc.not_equal(read[OP], "t")
+            wanted = pc.invert(is_any(read[OP], *NEVER_LAST))
             if after is not None:
                 wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
             read = read.filter(wanted)
-            if not key and pc.any(pc.not_equal(read[OP], "+I")).as_py():
+            if not key and not pc.all(is_any(read[OP], Op.INSERT)).as_py():
                 raise ProtocolError(
                     f"{layout.schema.table_id} has no key, and {staged.record.path} has changes of it that are no"
                     " inserts; read the table again"
@@ -137,7 +139,7 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
                 comparable(read[name].cast(layout.schema.field(column).type))
                 for name, column in zip(columns, key, strict=True)
             ]
-            live = pc.not_equal(read[OP], "-D")
+            live = pc.invert(is_any(read[OP], Op.DELETE))
             yield pa.table([*keys, read[SEQ], live], names=[*key_names(layout), SEQ, LIVE])
 
 

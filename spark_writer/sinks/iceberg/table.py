@@ -73,7 +73,6 @@ from cutline.spark_writer.sinks.iceberg.versions import LEAST, VERSIONS, is_due,
 logger = logging.getLogger("cutline.spark_writer")
 SOURCE = "cutline.table"
 """The table property with the table's id as the source spells it."""
-RETRIES = "commit.retry.num-retries"
 FORMAT_VERSION = 3
 """The format version of a table unless the settings say otherwise."""
 SORT_ORDER = "cutline.sort-order"
@@ -212,23 +211,20 @@ class LakeTable:
             base = self.metadata()
             name, life, earlier = self._marks(base)
             relation = self._owner.relation(name, life, earlier)
-            if relation not in (Relation.UNMARKED, Relation.ADOPTED):
+            if relation != Relation.ADOPTED:
                 return
-            changes: Changes = {}
-            properties = self._owner.properties
-            if relation == Relation.ADOPTED:
-                main = base.ref("main")
-                at = None if main is None else int(main.snapshotId())
-                left = with_earlier(earlier, name, life)
-                properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: left}
-                kept = (OFFSET, PARTITION, SORT, CHOICE)
-                gone = [key for key in base.properties() if key.startswith(kept)]
-                changes |= {"removed-properties": gone, **self._left_refs(base, life or "before")}
-                about = (self._owner.name, f"{CATALOG}.{self.table_id}", life, self._owner.id)
-                logger.warning("pipeline %s: the lake table %s of its earlier life %s is taken over by %s", *about)
+            main = base.ref("main")
+            at = None if main is None else int(main.snapshotId())
+            left = with_earlier(earlier, name, life)
+            properties = {**self._owner.properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: left}
+            kept = (OFFSET, PARTITION, SORT, CHOICE)
+            gone = [key for key in base.properties() if key.startswith(kept)]
+            changes: Changes = {"removed-properties": gone, **self._left_refs(base, life or "before")}
+            about = (self._owner.name, f"{CATALOG}.{self.table_id}", life, self._owner.id)
+            logger.warning("pipeline %s: the lake table %s of its earlier life %s is taken over by %s", *about)
             self._swap({**changes, "properties": properties})
 
-        if self._owner.relation(*self._marks(self.metadata())) in (Relation.UNMARKED, Relation.ADOPTED):
+        if self._owner.relation(*self._marks(self.metadata())) == Relation.ADOPTED:
             self.committed(f"the lake table {self.table_id} could not be taken over", once)
             self._layout = None
         self.check_owner()
@@ -945,9 +941,7 @@ class LakeTable:
                     properties[COMMENTS] = noted  # the next commit gives them to the columns again
                 if base.property(CHOICE, None) is not None:
                     gone.append(CHOICE)
-            if not before.recorded and base.property(RETRIES, None) == "0":
-                gone.append(RETRIES)  # which Cutline's first versions set on the table
-            if not before.recorded or (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
+            if (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
                 properties[PUBLISHED] = json.dumps([w, n, snapshot_id])
             properties |= self._kept_versions(base)
             if tag:

@@ -277,14 +277,14 @@ def test_the_command_line_reads_everything_by_the_api(control: Control) -> None:
     assert json.loads(control.cli("status", "shop", "--json").output)[0]["tables"][0]["table"] == control.table
     shown = json.loads(control.cli("top", "shop", "--json").output)
     assert set(shown) == {"pipeline", "services", "tables", "channels"}
-    there = ["--url", control.url, "--token", TOKEN]
+    address = ["--url", control.url, "--token", TOKEN]
     words = {"_CUTLINE_COMPLETE": "bash_complete", "COMP_CWORD": "4"}
     words |= {"COMP_WORDS": "cutline table show shop api_", "CUTLINE_API_URL": control.url, "CUTLINE_API_TOKEN": TOKEN}
     assert CliRunner().invoke(main, env=words, prog_name="cutline").output == f"plain,{control.table}\n"
-    gone = CliRunner().invoke(main, ["table", "list", "nobody", *there])
+    gone = CliRunner().invoke(main, ["table", "list", "nobody", *address])
     assert gone.exit_code == 1
     assert gone.stderr == "cutline: the store has no pipeline 'nobody'; GET /v1/pipelines lists them\n"
-    assert CliRunner().invoke(main, ["table", "list", "shop", "--phase", "dead", *there]).exit_code == 2
+    assert CliRunner().invoke(main, ["table", "list", "shop", "--phase", "dead", *address]).exit_code == 2
 
 
 async def test_the_async_client_reads_the_same(control: Control) -> None:

@@ -27,6 +27,7 @@ from cutline.spark_writer.serve import PipelineApplier
 from cutline.spark_writer.sinks.iceberg.foreign import theirs
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
+from tests.support import records
 from tests.support.mesh import Mesh
 from tests.support.servers import Database, MariaDB
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, stock
@@ -315,7 +316,7 @@ def test_staged_files_of_a_quarantined_table_are_kept_no_longer_than_those_of_ot
     journal.checkpoint()
     bench.apply(incarnation)
     parked(bench)
-    entries = journal.store.journal_tail()
+    entries = records.entries(journal.store)
     files = [file for entry in entries if isinstance(entry, CheckpointEntry) for file in entry.staged]
     incarnation.upkeep.run()
 

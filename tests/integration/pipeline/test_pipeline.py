@@ -59,10 +59,10 @@ def test_the_sum_over_two_tables_is_constant_while_services_are_killed(
         pipeline.next_epoch(3)
         mesh.start("reader")
         pipeline.next_epoch(4)
-        assert len(pipeline.epochs()[4].members.readers) == 3
+        assert len(pipeline.epochs()[4].members.by_role["reader"]) == 3
         mesh.leave(mesh.running("writer")[0])
         pipeline.next_epoch(5, seconds=90)
-        assert len(pipeline.epochs()[5].members.writers) == 1
+        assert len(pipeline.epochs()[5].members.by_role["writer"]) == 1
         pipeline.goes_on(2)
         movers.stop()
         end = pipeline.catches_up(*bank.names)
@@ -90,7 +90,7 @@ def test_services_that_are_asked_to_end_are_done_without_at_once_and_nothing_is_
             epoch = pipeline.epochs()[epochs]
             assert epoch.cause == "services of this epoch are leaving", pipeline.progress()
             assert epoch.base == epoch.slot - 1
-            assert len(getattr(epoch.members, f"{role}s")) == 1
+            assert len(epoch.members.by_role[role]) == 1
             pipeline.next_epoch(epochs)
         epochs, leader = len(pipeline.epochs()), mesh.leader(pipeline)
         assert mesh.leave(leader) == 0

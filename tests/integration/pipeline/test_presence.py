@@ -9,10 +9,10 @@ import pytest
 from redis.asyncio import Redis as Client
 
 from cutline.common.errors import NoRoom, ProtocolError, Unavailable
-from cutline.common.mesh.channels import create, stream_name
 from cutline.common.mesh.log_lines import KEPT, LogLines
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.production import ports
+from cutline.common.mesh.streams import create, stream_name
 from cutline.common.status.parts import SPARK_WRITER, EnumeratorStatus, PipelineStatus, ReaderStatus, TableStatus
 from cutline.common.store.lives import Key, Life
 from cutline.services.enumerator.pipelines import sweep_redis

@@ -445,7 +445,7 @@ class Publications:
 def forget(lake: Lake) -> None:
     lake.world.visit("lake")
     life = lake.catalog.rows.get(lake.pipeline)
-    if life is not None and lake.owner.relation(lake.pipeline, life) in (Relation.OURS, Relation.UNMARKED):
+    if life is not None and lake.owner.relation(lake.pipeline, life) == Relation.OURS:
         del lake.catalog.rows[lake.pipeline]
 
 
@@ -470,13 +470,12 @@ class Pool:
         pass
 
 
-def expire(table: LakeTable, *, before_ms: int, kept: Any, store: str) -> set[str]:
+def expire(table: LakeTable, *, before_ms: int, kept: Any) -> None:
     table._ours()
     held = {*kept, *table.java.branches.values(), table.java.main}
     for snapshot, (_, at, _) in list(table.java.snapshots.items()):
         if snapshot not in held and 1000 * at < before_ms:
             del table.java.snapshots[snapshot]
-    return set()
 
 
 class _Row(str):

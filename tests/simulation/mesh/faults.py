@@ -39,10 +39,13 @@ class Faults:
         if not self.world.troubled:
             return
         name = self.world.rng.choice(self.kinds)
-        getattr(self, f"fault_{name}")()
+        if self.world.steps.happens(name):
+            getattr(self, f"fault_{name}")()
 
     def fill_store(self) -> None:
         """The store is full for a while: each epoch that can't save its state ends, until there is room."""
+        if not self.world.steps.happens("store full"):
+            return
         self.full_until = self.world.now + self.own.uniform(0.5, 8.0)
         self.world.tell_story(f"the store is full until {self.full_until:.2f}")
 
@@ -57,6 +60,8 @@ class Faults:
 
     def refuse_reads(self) -> None:
         """The source refuses binlog readers for a while (a password changed); that must not halt the pipeline."""
+        if not self.world.steps.happens("reads refused"):
+            return
         self.refused_until = self.world.now + self.own.uniform(0.5, 8.0)
         self.refused_epochs.clear()
         self.world.tell_story(f"the source refuses reads until {self.refused_until:.2f}")
@@ -183,6 +188,8 @@ class Faults:
         """Every enumerator dies, and none starts for as long as members wait for their leader and more: by then all
         must have left. Then a new one leads."""
         world = self.world
+        if not world.steps.happens("no leader left"):
+            return
         world.mesh.nobody_until = world.now + LEADER_SECONDS + 15.0
         world.tell_story(f"no enumerator lives until {world.mesh.nobody_until:.2f}")
         for service in world.mesh.alive("enumerator"):
@@ -194,6 +201,8 @@ class Faults:
     def purge(self) -> None:
         """Binlogs are purged; perhaps a reader dies too, and its successor begins at the last checkpoint."""
         world = self.world
+        if not world.steps.happens("purge"):
+            return
         world.tell_story("binlogs are purged")
         world.source.purge()
         if world.rng.random() < 0.5:
@@ -207,7 +216,7 @@ class Faults:
         world.source.fail_over(world.now)
 
     def fault_savepoint(self) -> None:
-        self.ask_savepoint()
+        self._savepoint()
 
     def fault_throttle(self) -> None:
         """A person limits what is read, or lifts the limits."""
@@ -225,6 +234,10 @@ class Faults:
 
     def ask_savepoint(self) -> None:
         """A person commands a savepoint."""
+        if self.world.steps.happens("savepoint asked"):
+            self._savepoint()
+
+    def _savepoint(self) -> None:
         self.world.count["savepoint asked"] += 1
         self.world.operators.command("savepoint", name=None)
 

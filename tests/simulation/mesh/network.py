@@ -126,7 +126,7 @@ class Network:
         """Remove the streams of ended epochs. Redis may not answer at first: the driver asks until it does."""
         world = self.world
         rng = world.faults.leaderless
-        late = world.troubled and rng.random() < 0.2
+        late = world.goes_wrong("Redis removes streams late", 0.2, rng)
         delay = rng.uniform(1.0, 10.0) if late else rng.expovariate(1 / world.shape.lag)
         for channel in self.channels.values():
             if channel.name[0] < before and not channel.gone:

@@ -66,7 +66,7 @@ class Questions:
         world = self.world
         if table == "shop.keyless":
             return TableFound(table_id=table, fault="it has no key")
-        if world.troubled and world.rng.random() < 0.2:  # between a DROP and the CREATE after it
+        if world.goes_wrong("table gone for a moment", 0.2):  # between a DROP and the CREATE after it
             world.count["table gone for a moment"] += 1
             return TableFound(table_id=table, gone=True)
         return self.table_found(table)
@@ -111,7 +111,7 @@ class Questions:
 
     def locked_out(self, order: FindRange | FindBound) -> Event | None:
         world = self.world
-        if not world.troubled or world.reading.locks.random() >= 0.05:
+        if not world.goes_wrong("question about a locked table", 0.05, world.reading.locks):
             return None
         world.count["question about a locked table"] += 1
         cause = "locked by another session"
@@ -130,7 +130,7 @@ class Questions:
         if (locked := self.locked_out(order)) is not None:
             return locked
         source = world.source
-        if world.troubled and world.rng.random() < 0.01:
+        if world.goes_wrong("splitting failed", 0.01):
             world.count["splitting failed"] += 1
             return SplittingFailed(
                 table_id=order.table_id, generation=order.generation, cause="definition changed", restart=True

@@ -10,7 +10,7 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, State, Ticked
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.silence import Silence
-from cutline.common.mesh.topology import Topology, reader_name, writer_name
+from cutline.common.mesh.topology import READER, WRITER, Topology, member_name
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.services.enumerator.events import (
     EpochFailed,
@@ -72,7 +72,7 @@ class Services:
             chunk_rows=shape.chunk_rows, exact=shape.exact, quarantine_changed=shape.schema_changes == "halt",
             snapshot_only=shape.snapshot_only,
             interval_seconds=shape.interval, reads_again=self.world.operators.reads_again,
-            readers=shape.readers, writers=shape.writers,
+            services={"reader": shape.readers, "writer": shape.writers},
         )  # fmt: skip
 
     def kill(self, service: SimulatedService, cause: str) -> None:
@@ -177,7 +177,7 @@ class Services:
             raise Failure(f"epoch {epoch} is announced but its slot holds no epoch entry")
         self.leave(service)
         service.epoch = epoch
-        members = entry.members.readers if service.role == "reader" else entry.members.writers
+        members = entry.members.by_role[service.role]
         if service.incarnation in members:
             self.join(service, entry, members.index(service.incarnation))
 
@@ -195,14 +195,14 @@ class Services:
         """Build the machine of this epoch and take part."""
         world = self.world
         epoch = entry.slot
-        topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
+        topology = Topology.of(entry.members.by_role)
         machine: Any
         if service.role == "reader":
-            service.name = reader_name(index)
+            service.name = member_name(READER, index)
             base = entry.base
             machine = Reader(
                 name=service.name,
-                writers=topology.writers,
+                writers=topology.named(WRITER),
                 stream=index == 0,
                 inside_rows=INSIDE_ROWS,
                 unsaved=Unsaved(world.shape.unsaved_rows, base=base),
@@ -213,7 +213,7 @@ class Services:
                 if entry.anew:
                     machine.begin_anew()
         else:
-            service.name = writer_name(index)
+            service.name = member_name(WRITER, index)
             machine = Writer()
         inbound, outbound = topology.cut_inbound(service.name), topology.cut_outbound(service.name)
         self.tokens += 1

@@ -34,6 +34,7 @@ BATCHES = "common/journal/batches.py"
 CHAIN = "common/store/chain.py"
 PUBLISHING = "common/journal/publishing.py"
 STORE = "common/store/store.py"
+REMOVAL = "common/store/removal.py"
 RETENTION = "spark_writer/retention.py"
 READS = "tests/simulation/source/reads.py"
 PLACES = "tests/simulation/source/places.py"
@@ -260,8 +261,8 @@ MUTANTS = (
     mutant(
         "each cursor counts its own changes",
         READER,
-        "        self.seq += event.rows",
-        "        self.seq += event.rows if event.cursor == MAIN else 0",
+        "        self.seq += read.rows",
+        "        self.seq += read.rows if event.cursor == MAIN else 0",
     ),
     mutant(
         "a table is live before main has reached its highest high",
@@ -506,20 +507,20 @@ MUTANTS = (
     ),
     mutant(
         "the schemas that a part alone names are swept",
-        STORE,
+        REMOVAL,
         'for file in body["staged"]} | set(body["replaced"])',
         'for file in body["staged"]}',
         first=970,
     ),
     mutant(
         "a record that others build on is removed with what is older",
-        STORE,
-        "- restorable - _bases(restorable, bodies)):",
+        REMOVAL,
+        "- restorable - _bases(restorable, entries)):",
         "- restorable):",
     ),
     mutant(
         "a part that others build on is removed with its entry",
-        STORE,
+        REMOVAL,
         "sorted(existing & done - needed)",
         "sorted(existing & done)",
     ),
@@ -531,14 +532,14 @@ MUTANTS = (
     mutant(
         "a deposed leader's slow entry takes a slot whose entry was removed",
         STORE,
-        "        if won and slot < self.retired()[0]:\n",
+        "        if won and slot < self.removal.retired()[0]:\n",
         "        if False:\n",
         first=890,
     ),
     mutant(
         "a publication of a start far behind stays though retention removed its number",
         STORE,
-        "        if won and (record.n < self.retired()[0] or not all(",
-        "        if False and (record.n < self.retired()[0] or not all(",
+        "        if won and (\n            record.n < self.removal",
+        "        if False and (\n            record.n < self.removal",
     ),
 )

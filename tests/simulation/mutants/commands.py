@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
-CHANNELS = "common/mesh/channels.py"
+RECEIVER = "common/mesh/receiver.py"
 DEFINITIONS = "common/store/definitions.py"
 KINDS = "common/commands/kinds.py"
 SILENCE = "common/mesh/silence.py"
@@ -122,7 +122,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a member that hears others does not miss its leader",
-        ((CHANNELS, "heard=self._inlets[self._leader].heard == now",
+        ((RECEIVER, "heard=self._inlets[self._leader].heard == now",
           "heard=max(inlet.heard for inlet in self._inlets.values()) == now"),),
         tests="test_channels.py",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import LEADER, READER, RETENTION, STORE, Mutant, mutant
+from tests.simulation.mutants import LEADER, READER, REMOVAL, RETENTION, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
 COMMANDING = "services/enumerator/commanding.py"
@@ -95,14 +95,14 @@ LIVES: tuple[Mutant, ...] = (
     ),
     mutant(
         "files are removed though a restore that needs them was commanded",
-        STORE,
+        REMOVAL,
         "        if any(base < n and base not in kept for base in asked):",
         "        if False:",
         first=215,
     ),
     Mutant(
         "retention looks for restores before its note, not after it",
-        ((STORE, NOTE + LOOK, LOOK + NOTE),),
+        ((REMOVAL, NOTE + LOOK, LOOK + NOTE),),
         tests="test_store.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
     ),
     mutant(
@@ -134,12 +134,12 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "snapshots expire by their age alone",
         UPKEEP,
-        "                    kept=kept.of(table_id),\n",
-        "                    kept=(),\n",
+        "before_ms=min(before_ms, *made_ms), kept=kept.of(table_id))",
+        "before_ms=min(before_ms, *made_ms), kept=())",
     ),
     mutant(
         "staged files stay when their rows are in the lake",
-        STORE,
+        REMOVAL,
         "            for path in sorted(existing & done - needed):\n                remove(path)\n",
         "",
         100,
@@ -221,7 +221,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "each reader may send what all readers together may, without a checkpoint",
-        ((READER_DRIVER, "max_unsaved_bytes // len(readers)", "max_unsaved_bytes"),),
+        ((READER_DRIVER, "max_unsaved_bytes // topology.counts[READER.name]", "max_unsaved_bytes"),),
         tests="test_reader.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
     ),
     Mutant(

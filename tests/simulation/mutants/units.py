@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import BATCHES, ENUMERATOR, LEADER, READER, READER_TABLES, RETENTION, STORE, Mutant
+from tests.simulation.mutants import (
+    BATCHES,
+    ENUMERATOR,
+    LEADER,
+    READER,
+    READER_TABLES,
+    REMOVAL,
+    RETENTION,
+    STORE,
+    Mutant,
+)
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 ROUTES = "services/sources/mysql/binlog/routes.py"
@@ -11,7 +21,7 @@ BACKENDS = "common/store/backends.py"
 LIVES = "common/store/lives.py"
 HOST = "common/mesh/host.py"
 STAGING = "services/writer/staging.py"
-CHANNELS = "common/mesh/channels.py"
+RECEIVER = "common/mesh/receiver.py"
 FOREIGN = "spark_writer/sinks/iceberg/foreign.py"
 KEY_INDEX = "spark_writer/sinks/iceberg/key_index.py"
 LOCATING = "spark_writer/sinks/iceberg/locating.py"
@@ -264,7 +274,7 @@ UNITS = (
     ),
     unit(
         "a full record is removed while another one between it and the restorable ones builds on it",
-        STORE,
+        REMOVAL,
         "    while new:\n        new = {since",
         "    for _ in (1,):\n        new = {since",
         "test_store.py::test_a_burst_of_changes_is_not_repeated_by_later_entries",
@@ -334,7 +344,7 @@ UNITS = (
     ),
     unit(
         "a stream that is gone is no news to its receiver",
-        CHANNELS,
+        RECEIVER,
         "                if exists != 1:\n",
         "                if False:\n",
         "test_channels.py",

@@ -16,7 +16,8 @@
 from __future__ import annotations
 
 from cutline.common.errors import ProtocolError
-from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.services.sources.mysql.binlog.scanner import INSIDE_BITS, Scanner
 from cutline.services.sources.mysql.decode.row_event import Place
 from cutline.services.sources.mysql.server import Server
