@@ -168,7 +168,7 @@ def _end(outcome: Outcome, command: Command | None) -> Event:
         at=outcome.at,
         kind="command",
         text=f"command {outcome.n}{asked} is {outcome.state}{cause}",
-        table=table if isinstance(table, str) else None,
+        table=table,
         command=outcome.n,
         state=outcome.state,
     )
