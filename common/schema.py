@@ -27,7 +27,7 @@ Every Arrow field is nullable, also for NOT NULL columns: zero dates and the row
 Field ids are Iceberg's: 1..n over the columns, then one for the element of each VECTOR (Iceberg's own order for a new
 table), and the next free id for each later column. They never change and are never reused.
 
-Change together with: decode/row_plan.py, binlog/ddl.py and binlog/sql.py in services/sources/mysql,
+Change together with: decode/row_plan.py, binlog/alter.py and binlog/sql.py in services/sources/mysql,
 spark_writer/sinks/iceberg/columns.py (DDL).
 """
 

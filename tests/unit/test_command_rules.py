@@ -33,10 +33,10 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.table_commands import carry_out
 from cutline.services.enumerator.tables import Table
 from tests.support import records
-from tests.unit.test_agenda import Operated, leading
+from tests.support.leader_bench import PLAN
+from tests.support.operated import Operated, leading
 from tests.unit.test_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry
-from tests.unit.test_leader import PLAN
 
 TABLE = "shop.orders"
 CALLS: dict[str, tuple[str, str, Any]] = {

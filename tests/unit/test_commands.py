@@ -17,7 +17,6 @@ from cutline.common.status.parts import Held, PipelineStatus, SparkWriterStatus
 from cutline.common.store import commands
 from cutline.common.store.commands import SPARK, Command, Orders, Outcome
 from cutline.common.store.definitions import DefinitionVersion
-from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator import commanding
 from cutline.services.enumerator.commanding import Commanding
@@ -399,14 +398,6 @@ def test_entries_name_the_version_and_the_savepoint(shop: PipelineStore, url: st
     other = Store(url).pipeline("shop")
     assert other.entry(1) == first
     assert other.entry(2) == named
-
-
-def test_entries_of_earlier_versions_of_cutline_have_the_first_definition_and_no_name() -> None:
-    body, checkpoint = records.epoch(1).to_json(), records.checkpoint(2).to_json(since=None, tables={})
-    assert "definition" not in body
-    assert "name" not in checkpoint
-    assert EpochEntry.from_json(body).definition == 1
-    assert CheckpointEntry.from_json(checkpoint, {}).name is None
 
 
 def test_a_choice_about_commits_of_others_is_refused_once_others_committed_again() -> None:

@@ -9,9 +9,9 @@ from cutline.common.mesh.messages import Marker, Remedy, SnapshotSplit, SplitFai
 from cutline.services.enumerator.events import BoundFound, FindBound, TableLockedOut
 from cutline.services.enumerator.holds import FIRST_SECONDS, LONGEST_SECONDS, Holds
 from cutline.services.enumerator.machine import MAX_ATTEMPTS
-from tests.unit.test_enumerator import EnumeratorBench, _invariants_hold, commanded, found
+from tests.support.enumerator_bench import EnumeratorBench, commanded, found, invariants_hold
 
-__all__ = ["_invariants_hold"]
+__all__ = ["invariants_hold"]
 CAUSE = "d.t is locked"
 
 

@@ -43,6 +43,7 @@ PURE = (
     "services/sources/contract.py",
     "services/sources/mysql/session.py",
     "services/sources/mysql/watermark.py",
+    "services/sources/mysql/binlog/alter.py",
     "services/sources/mysql/binlog/ddl.py",
     "services/sources/mysql/binlog/dml.py",
     "services/sources/mysql/binlog/sql.py",

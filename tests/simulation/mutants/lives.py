@@ -175,7 +175,7 @@ LIVES: tuple[Mutant, ...] = (
     Mutant(
         "a stream that goes on after a silence tells nobody",
         ((READER, "if resumes else []", "if False else []"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "an epoch that begins anew keeps the tables of its base",
@@ -199,7 +199,7 @@ LIVES: tuple[Mutant, ...] = (
                 "            target.answer",
             ),
         ),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     mutant(
         "the checkpoint in flight still answers a command that was cancelled",
@@ -211,7 +211,7 @@ LIVES: tuple[Mutant, ...] = (
     Mutant(
         "a command is cancelled though its epoch is in the journal",
         ((AGENDA, "        return kept or command.n == self.entered or leader", "        return kept or leader"),),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     mutant(
         "every table is read again after a loss, whatever the definition says of it",
@@ -222,7 +222,7 @@ LIVES: tuple[Mutant, ...] = (
     Mutant(
         "each reader may send what all readers together may, without a checkpoint",
         ((READER_DRIVER, "max_unsaved_bytes // topology.counts[READER.name]", "max_unsaved_bytes"),),
-        tests="test_reader.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
+        tests="test_reader_chunks.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
     ),
     Mutant(
         "a command that the Spark writer has begun is cancelled",
@@ -254,6 +254,6 @@ LIVES: tuple[Mutant, ...] = (
                 "            self.state = HALTED\n            return [*effects, self._dismiss()]",
             ),
         ),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
 )

@@ -10,7 +10,7 @@
 | decode/ (compiled) | turns row events into Arrow |
 | progress.py | positions, and which watermarks cover the transaction at hand |
 | routes.py | which tables get which rows |
-| statements.py, ddl.py, sql.py | statements, and what DDL does to the routes |
+| statements.py, ddl.py, alter.py, sql.py | statements, and what DDL does to the routes |
 | replay.py, xa.py | compressed events and XA transactions |
 | this file | the stream of a delivery, the events between transactions, where a read ends |
 
