@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
 RECORDS = {
+    "common.causes",
     "common.commands",
     "common.errors",
     "common.gtids",
@@ -44,7 +45,8 @@ MESH = {
 
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
-    "common.errors": set(),
+    "common.causes": set(),
+    "common.errors": {"common.causes"},
     "common.file_metrics": {"common.schema", "common.store"},
     "common.keys": set(),
     "common.limits": set(),
@@ -53,19 +55,20 @@ ALLOWED: dict[str, set[str]] = {
     "common.parquet": set(),
     "common.spill": {"common.errors"},
     "common.ops": set(),
-    "common.schema": {"common.errors"},
+    "common.schema": {"common.causes", "common.errors"},
     "common.gtids": set(),
-    "common.positions": {"common.errors", "common.gtids"},
+    "common.positions": {"common.causes", "common.errors", "common.gtids"},
     "common.commands": {"common.form", "common.phases"},
     "common.form": set(),
     "common.phases": set(),
     "common.journal": {*RECORDS, "common.status", "common.store"},
     "common.table_id": {"common.errors"},
-    "common.config": {"common.errors", "common.table_id"},
+    "common.config": {"common.causes", "common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
     "common.store": RECORDS,
     "common.status": {
+        "common.causes",
         "common.commands",
         "common.errors",
         "common.form",
