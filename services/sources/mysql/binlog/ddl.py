@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
 from cutline.common.schema import TableSchema
 from cutline.common.table_id import split_table_id, unquoted
@@ -62,7 +63,7 @@ class Restart:
     """The table must be snapshotted again, in its next generation."""
 
     table_id: str
-    cause: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Quarantine:
     """The table can't be followed until a person removes the cause."""
 
     table_id: str
-    cause: str
+    cause: Cause
 
 
 Effect = Evolve | Truncate | Restart | Quarantine
@@ -162,15 +163,18 @@ class _Statement:
             return [self.restart(table_id, str(error)) for table_id in self.mentioned(self.sql.tokens)]
 
     def restart(self, table_id: str, reason: str) -> Restart:
-        return Restart(
-            table_id=table_id, cause=f"{table_id} must be snapshotted again after {shown(self.statement)} ({reason})"
-        )
+        sentence = f"{table_id} must be snapshotted again after {shown(self.statement)} ({reason})"
+        return Restart(table_id=table_id, cause=Cause(Code.CHANGED, sentence))
 
     def by_statement(self, table_id: str) -> Quarantine:
         return Quarantine(
             table_id=table_id,
-            cause=f"{table_id} may have been changed by a statement in the binlog instead of row events:"
-            f" {shown(self.statement)}; set binlog_format = ROW in every session, then snapshot the table again",
+            cause=Cause(
+                Code.NOT_IN_BINLOG,
+                f"{table_id} may have been changed by a statement in the binlog instead of row events:"
+                f" {shown(self.statement)}",
+                "set binlog_format = ROW in every session, then snapshot the table again",
+            ),
         )
 
     def mentioned(self, tokens: Sequence[Token]) -> list[str]:
