@@ -1,4 +1,4 @@
-"""Pure files import nothing that waits, reads a clock, draws luck or touches the world outside."""
+"""Pure files import nothing that waits, reads a clock, draws luck or touches the outside; drivers do by ports alone."""
 
 from __future__ import annotations
 
@@ -94,3 +94,21 @@ def test_a_pure_file_neither_opens_waits_nor_asks_the_time(path: str) -> None:
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             assert name not in {"open", "print", "input", "exec", "eval", *CLOCKS}, f"{path}:{node.lineno} calls {name}"
+
+
+DRIVERS = (
+    "services/enumerator/commanding.py",
+    "services/enumerator/driver.py",
+    "services/enumerator/pipelines.py",
+    "services/reader/chunk_reading.py",
+    "services/reader/driver.py",
+    "services/writer/driver.py",
+)
+BY_PORTS = {"concurrent", "random", "secrets", "socket", "subprocess", "threading", "time"}
+
+
+@pytest.mark.parametrize("path", DRIVERS)
+def test_a_driver_reads_clocks_draws_luck_and_starts_threads_by_its_ports_alone(path: str) -> None:
+    names = imported(ast.parse((ROOT / path).read_text()))
+    found = {name for name in names if name.split(".")[0] in BY_PORTS or name == "cutline.common.threads"}
+    assert not found, f"{path} imports {sorted(found)}; see common/mesh/ports.py"
