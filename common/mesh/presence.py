@@ -23,9 +23,9 @@ from redis.asyncio import Redis
 
 from cutline.common.causes import Cause
 from cutline.common.errors import Loss, ProtocolError
+from cutline.common.form import read_each, text
 from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
-from cutline.common.status.form import read_each, text
 from cutline.common.status.parts import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
 from cutline.common.store.lives import LIFE, Key
 
