@@ -24,6 +24,7 @@ from cutline.common.commands.kinds import ReadTableAgain
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from cutline.common.mesh.presence import RequestKind
 from cutline.common.status.parts import Failure, Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK as SPARK_TAKES
 from cutline.common.store.lives import Key, Life, name_of
@@ -295,10 +296,10 @@ class PipelineApplier:
             request: Any = None
             try:
                 request = json.loads(body)
-                kind, n = request["kind"], request.get("command")
+                kind, n = RequestKind(request["kind"]), request.get("command")
                 if n is not None and (taker := self._store.commands.take(n, SPARK_TAKES)) != SPARK_TAKES:
                     raise ConfigError(f"command {n} was withdrawn: {taker}")
-                if kind == "lake":
+                if kind == RequestKind.CHOOSE:
                     incarnation.choose(request["table"], request["choice"], request["seen"])
                 else:
                     incarnation.retry(request.get("table"))

@@ -26,6 +26,7 @@ from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.ports import Ports
+from cutline.common.mesh.presence import RequestKind
 from cutline.common.positions import Position
 from cutline.common.status.parts import SPARK_WRITER, PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
@@ -294,11 +295,11 @@ class Commanding:
         match command.wish:
             case ChooseAboutLake(table=table, choice=choice, seen=seen):
                 seen = status.choice(table, choice, seen=seen)
-                return {"kind": "lake", "table": table, "choice": choice, "seen": seen}
+                return {"kind": RequestKind.CHOOSE, "table": table, "choice": choice, "seen": seen}
             case RetryTable(table=table):
                 if table not in status.spark_writer.quarantined:
                     raise ConfigError(f"{table} is not quarantined")
-                return {"kind": "retry", "table": table}
+                return {"kind": RequestKind.RETRY, "table": table}
         raise ProtocolError(f"command {command.n} ({command.kind}) is none for the Spark writer")
 
     def close(self) -> None:

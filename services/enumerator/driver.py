@@ -24,7 +24,7 @@ from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Marker
 from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
 from cutline.common.mesh.ports import Links, Ports
-from cutline.common.mesh.presence import WIRE, Service
+from cutline.common.mesh.presence import WIRE, RequestKind, Service
 from cutline.common.mesh.topology import ENUMERATOR, ROLES
 from cutline.common.phases import CATCH_UP, SNAPSHOT
 from cutline.common.positions import Position
@@ -183,7 +183,7 @@ class EnumeratorDriver:
                 services = await self.ports.notes.services()
                 if held:
                     for request in await self.ports.notes.take_requests(self.key):
-                        if request.get("kind") == "command":
+                        if request.get("kind") == RequestKind.LOOK:
                             self._hint.set()
                     if self._links is not None:
                         await self.ports.notes.announce_epoch(self.key, self.epoch)

@@ -38,7 +38,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.loop import in_store
-from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.presence import Registry, RequestKind
 from cutline.common.mesh.redis import connect, place
 from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High
@@ -408,7 +408,7 @@ class Run:
                         return
                     asked = partial(running.ask, store, wish, by="cutline run", key=self._id)
                     command = await in_store(asked)
-                    await self._registry.request(store.key, {"kind": "command"})  # a hint: the leader looks anyway
+                    await self._registry.request(store.key, {"kind": RequestKind.LOOK})  # a hint only
                 outcome = await in_store(store.commands.outcome, command.n)
             await self._look(store)
             if outcome is None:

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from cutline.common.commands.kinds import CancelCommand, Wish
 from cutline.common.config.pipeline import shown
 from cutline.common.errors import Unavailable
-from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.presence import Registry, RequestKind
 from cutline.common.status.parts import PipelineStatus
 from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
@@ -137,7 +137,7 @@ class Asking:
         except KeyUsed as error:  # in between
             raise refused(409, error) from error
         with suppress(Unavailable):  # a hint only: the leader looks by itself too
-            await self.registry.request(self.found.key, {"kind": "command"})
+            await self.registry.request(self.found.key, {"kind": RequestKind.LOOK})
         return await self._accepted(command)
 
     async def _accepted(self, command: Command) -> CommandView:
