@@ -1,8 +1,8 @@
 """The metrics of all pipelines for Prometheus. Every name has its unit; times become ages at the scrape.
 
-Services publish numbers in their status parts (common/status/pipeline_status.py); only the control service renders them, so that
-one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning; docs/metrics.md
-shows the same table.
+Services publish numbers in their status parts (common/status/pipeline_status.py); only the control service renders
+them, so that one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning;
+docs/metrics.md shows the same table.
 
 The number of series is bounded: of each pipeline the `most` tables with most to show (not live yet, then most rows
 staged) have their own, the others are added up under `table="(others)"`.

@@ -1,4 +1,4 @@
-"""What an enumerator says of the pipeline that it leads, for everyone to read in Redis (common/status/pipeline_status.py)."""
+"""What an enumerator says in Redis of the pipeline that it leads (common/status/pipeline_status.py)."""
 
 from __future__ import annotations
 

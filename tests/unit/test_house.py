@@ -130,8 +130,7 @@ LEFT: dict[str, dict[str, str]] = {
         "tests/unit/test_rows.py": SPLIT,
         "tests/unit/test_store.py": SPLIT,
     },
-    "twins": {
-    },
+    "twins": {},
     "name": {
         "common/config/environment.py: one": NAME,
         "common/config/secrets.py: of": NAME,
