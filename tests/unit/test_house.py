@@ -130,11 +130,8 @@ LEFT: dict[str, dict[str, str]] = {
         "tests/unit/test_rows.py": SPLIT,
         "tests/unit/test_store.py": SPLIT,
     },
-    "twins": {
-        "common: parts": NAME,
-    },
+    "twins": {},
     "name": {
-        "common/status/parts.py: of": NAME,
         "common/config/environment.py: one": NAME,
         "common/config/secrets.py: of": NAME,
         "common/mesh/topology.py: of": NAME,
