@@ -32,7 +32,7 @@ from cutline.services.enumerator.tables import Table
 from tests.support import records
 from tests.support.leader_bench import PLAN
 from tests.support.operated import Operated, leading
-from tests.unit.test_api import DEFINITION, SHOP
+from tests.support.shop_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry
 
 TABLE = "shop.orders"
