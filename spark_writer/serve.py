@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
@@ -162,9 +163,9 @@ def _check(spark: Any) -> None:
     try:
         ended = spark.sparkContext._jsc.sc().isStopped()
     except Exception as error:
-        raise Unavailable(f"Spark's JVM does not answer ({first_line(error)}); starting again") from error
+        raise Unavailable(f"Spark's JVM does not answer ({first_line(error)})", "starting again") from error
     if ended:
-        raise Unavailable("Spark has stopped; starting again")
+        raise Unavailable("Spark has stopped", "starting again")
 
 
 def owner_of(life: Life, config: PipelineConfig) -> Owner:
@@ -178,9 +179,9 @@ def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) ->
     def open_lake(version: int) -> tuple[Lake, PipelineConfig]:
         definition = pipeline.definition(version)
         if definition is None:
-            raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
+            raise ConfigError(f"the definition of pipeline {name} is gone from the store", "run `cutline run` again")
         if faults := catalogue.faults(definition["sink"], store_url):
-            raise ConfigError(*faults)
+            raise ConfigError.several(faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(spark, definition["sink"])
         owner, sink = owner_of(pipeline.life, config), config.sink
@@ -389,7 +390,8 @@ class PipelineApplier:
         else:
             logger.exception("pipeline %s: unexpected error; starting again in %g s", self._store.name, pause)
         known = self._progress(incarnation) if incarnation is not None else self._lead.status
-        failure = Failure(error=str(error), kind=type(error).__name__, again_seconds=pause)
+        cause = error.cause if isinstance(error, CutlineError) else Cause(Code.UNEXPECTED, str(error))
+        failure = Failure(cause=cause, kind=type(error).__name__, again_seconds=pause)
         self._lead.report(replace(known, at=self._clock(), failure=failure))
 
 

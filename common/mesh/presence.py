@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
@@ -57,20 +58,20 @@ class GaveUp:
     something that every new generation of the tables does without."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool
     lost: Loss = Loss.NOTHING
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict."""
-        return asdict(self)
+        return {"epoch": self.epoch, "cause": self.cause.to_json(), "halts": self.halts, "lost": self.lost}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GaveUp:
         """Read what `to_json` gave; what only a newer version knows is left out."""
         lost = body.get("lost", "")
         known = lost if lost in tuple(Loss) else Loss.NOTHING
-        return cls(epoch=body["epoch"], cause=body["cause"], halts=body["halts"], lost=Loss(known))
+        return cls(epoch=body["epoch"], cause=Cause.from_json(body["cause"]), halts=body["halts"], lost=Loss(known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,5 +312,5 @@ def _parsed(body: bytes | str, key: str) -> dict[str, Any]:
         return cast(dict[str, Any], json.loads(body))
     except ValueError as error:
         raise ProtocolError(
-            f"{key} in Redis is not JSON that Cutline wrote; remove that key and find its writer"
+            f"{key} in Redis is not JSON that Cutline wrote", "remove that key and find its writer"
         ) from error

@@ -128,7 +128,7 @@ class Sender:
         size = len(header) + len(body)
         if size > MAX_MESSAGE_BYTES or len(header) > FRAGMENT_BYTES:
             raise ProtocolError(
-                f"a message of {size} bytes (header {len(header)}) is too large for channel {self.name}; split it"
+                f"a message of {size} bytes (header {len(header)}) is too large for channel {self.name}", "split it"
             )
         self._busy = True
         most = min(FRAGMENT_BYTES, max(self.credit_bytes, LEAST_CREDIT_BYTES)) if counted else FRAGMENT_BYTES

@@ -70,6 +70,8 @@ def _reader(hint: Any) -> _Reader:
         return _many(_reader(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(arguments[0], _reader(arguments[1]))
+    if hasattr(hint, "from_json"):  # it is tolerant itself
+        return lambda body: hint.from_json(body) if isinstance(body, dict) else _refuse(body)
     if is_dataclass(hint):
         return _named(cast(type, hint))
     if issubclass(hint, tuple):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ConfigError
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
@@ -116,7 +117,7 @@ class EnumeratorStatus(MemberStatus):
     mode: Mode = "running"
     definition: int | None = None
     commands: CommandsStatus = CommandsStatus()
-    halted: str | None = None
+    halted: Cause | None = None
     ended: int | None = None
     checkpoint: CheckpointStatus = CheckpointStatus()
     failures: int = 0
@@ -138,7 +139,7 @@ class TableStatus:
     rows_estimate: int | None = None
     splits_done: int | None = None
     splits_total: int | None = None
-    cause: str | None = None
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ class Held:
     """A table that the Spark writer has quarantined in this generation. If that is for commits of others: the newest of
     them (`seen`), what a person may choose, and what was chosen."""
 
-    cause: str
+    cause: Cause
     generation: int
     seen: str | None = None
     choices: tuple[Choice, ...] = ()
@@ -203,9 +204,9 @@ class CompactionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a start of the Spark writer ended: the error and its class, and after how long the next one begins."""
+    """Why a start of the Spark writer ended: the cause and the error's class, and after how long the next begins."""
 
-    error: str
+    cause: Cause
     kind: str
     again_seconds: float
 
@@ -278,13 +279,18 @@ class PipelineStatus:
         if there is nothing to choose, or if the person has `seen` another one (None: the one in the status)."""
         held = self.spark_writer.quarantined.get(table)
         if held is None or not held.choices or held.seen is None:
-            raise ConfigError(f"no commit of others to the lake table {table} awaits a choice; there is nothing to do")
+            raise ConfigError(
+                f"no commit of others to the lake table {table} awaits a choice", "there is nothing to do"
+            )
         if seen is not None and seen != held.seen:
-            raise ConfigError(f"others committed to the lake table {table} again; look at its cause, and choose again")
+            raise ConfigError(
+                f"others committed to the lake table {table} again", "look at its cause, and choose again"
+            )
         if choice not in held.choices:
             raise ConfigError(
                 f"the lake table {table} has the columns of its source table, so this commit of others can't be"
-                " accepted; undo it and retry the table, or overwrite it"
+                " accepted",
+                "undo it and retry the table, or overwrite it",
             )
         return held.seen
 

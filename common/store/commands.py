@@ -240,7 +240,9 @@ class Commands:
         path = self._path(folder, n)
         body = bodies.get(self._folder, path)
         if body is not None and body.get("n") != n:
-            raise ProtocolError(f"{self._folder.location(path)} holds number {body.get('n')}; restore it from a backup")
+            raise ProtocolError(
+                f"{self._folder.location(path)} holds number {body.get('n')}", "restore it from a backup"
+            )
         return body
 
 
@@ -257,6 +259,6 @@ def _same(command: Command, key: str, kind: str, arguments: Mapping[str, Any]) -
     if (command.key, command.kind, command.arguments) == (key, kind, arguments):
         return command
     raise KeyUsed(
-        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content; use a new key"
-        " for each command"
+        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content",
+        "use a new key for each command",
     )

@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from cutline.common.causes import Cause
 from cutline.common.positions import Position
 
 FORMAT = 4
@@ -190,7 +191,7 @@ class EpochEntry:
     leader: str
     base: int | None
     members: Members
-    cause: str
+    cause: Cause
     written_at: float
     definition: int = 1
     anew: Anew | None = None
@@ -211,7 +212,7 @@ class EpochEntry:
             "leader": self.leader,
             "base": self.base,
             "members": self.members.to_json(),
-            "cause": self.cause,
+            "cause": self.cause.to_json(),
             "written_at": self.written_at,
             "definition": self.definition,
             "floor": self.floor,
@@ -229,7 +230,7 @@ class EpochEntry:
             leader=body["leader"],
             base=body["base"],
             members=Members.from_json(body["members"]),
-            cause=body["cause"],
+            cause=Cause.from_json(body["cause"]),
             written_at=body["written_at"],
             definition=body["definition"],
             anew=body.get("anew"),
@@ -249,7 +250,7 @@ class TableEntry:
     phase: str
     schema: str | None
     show: bool
-    cause: str | None = None
+    cause: Cause | None = None
     described: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -260,15 +261,13 @@ class TableEntry:
             "schema": self.schema,
             "show": self.show,
         }
-        for name in ("cause", "described"):
-            if (value := getattr(self, name)) is not None:
-                body[name] = value
-        return body
+        body |= {} if self.cause is None else {"cause": self.cause.to_json()}
+        return body if self.described is None else body | {"described": self.described}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableEntry:
         """Read what `to_json` gave."""
-        return cls(**body)
+        return cls(**{**body, "cause": Cause.from_json(body["cause"]) if "cause" in body else None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,7 +421,7 @@ class Quarantine:
     restores the table.
     """
 
-    cause: str
+    cause: Cause
     generation: int
     applied: int | None
 
@@ -453,14 +452,15 @@ class PublishedTable:
             "main": None if self.main is None else self.main.to_json(),
             "work": None if self.work is None else self.work.to_json(),
         }
-        return body if self.held is None else body | {"cause": self.held.cause, "applied": self.held.applied}
+        return body if self.held is None else body | {"cause": self.held.cause.to_json(), "applied": self.held.applied}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> PublishedTable:
         """Read what `to_json` gave."""
         held = None
         if "applied" in body:
-            held = Quarantine(cause=body["cause"], generation=body["generation"], applied=body["applied"])
+            cause = Cause.from_json(body["cause"])
+            held = Quarantine(cause=cause, generation=body["generation"], applied=body["applied"])
         return cls(
             state=body["state"],
             generation=body["generation"],

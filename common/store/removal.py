@@ -224,7 +224,7 @@ def entry_body(folder: Folder, slot: int) -> dict[str, Any] | None:
     body = bodies.get(folder, path)
     if body is not None and body.get("slot") != slot:
         raise ProtocolError(
-            f"{folder.location(path)} holds the entry of slot {body.get('slot')}; restore the journal from a backup"
+            f"{folder.location(path)} holds the entry of slot {body.get('slot')}", "restore the journal from a backup"
         )
     return body
 

@@ -224,9 +224,9 @@ def cause_of(name: str, status: PipelineStatus, tables: Iterable[tuple[str, str]
     waits = [part.waiting_for for part in status.members().values() if part.waiting_for]
     match name:
         case "CutlineHalted":
-            return status.enumerator.halted or ""
+            return str(status.enumerator.halted or "")
         case "CutlineSparkWriterFailing" | "CutlinePublicationOverdue":
-            return "" if failure is None else failure.error
+            return "" if failure is None else str(failure.cause)
         case "CutlineTableQuarantined":
             listed = list(tables)
             more = f"; and {len(listed) - 3} more" if len(listed) > 3 else ""

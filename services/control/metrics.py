@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 
+from cutline.common.causes import QUARANTINES, counted
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
@@ -32,7 +33,6 @@ from cutline.common.status.parts import (
     TableStatus,
 )
 from cutline.common.store.lives import Life, name_of
-from cutline.services.control.causes import CLASSES, cause_class
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
@@ -122,7 +122,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     # its tables
     "cutline_tables": _gauge("tables in a phase", "pipeline", "phase"),
-    "cutline_tables_quarantined": _gauge("quarantined tables by the class of the cause", "pipeline", "cause"),
+    "cutline_tables_quarantined": _gauge("quarantined tables by the code of the cause", "pipeline", "cause"),
     "cutline_table_rows_done": _gauge("rows that the snapshot of the table's generation has read", "pipeline", "table"),
     "cutline_table_rows_estimate": _gauge("rows of the table by the source's estimate", "pipeline", "table"),
     "cutline_table_splits_done": _gauge("chunks of the table that have been read", "pipeline", "table"),
@@ -305,12 +305,11 @@ class Statuses:
             self._put("cutline_leaders", [pipeline, role], sum(leads.values()))
 
     def _phases(self, pipeline: str, status: PipelineStatus) -> None:
-        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(CLASSES, 0)
-        in_lake = status.spark_writer.quarantined
-        for name, table in status.tables.items():
+        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(QUARANTINES, 0)
+        for table in status.tables.values():
             phases[table.phase] = phases.get(table.phase, 0) + 1
             if table.phase == "quarantined":
-                causes[cause_class(table.cause, in_lake=name in in_lake)] += 1
+                causes[counted(table.cause)] += 1
         for phase, number in phases.items():
             self._put("cutline_tables", [pipeline, phase], number)
         for known, number in causes.items():

@@ -18,7 +18,6 @@ from cutline.common.errors import Unavailable
 from cutline.common.status.parts import TableStatus
 from cutline.common.store.lives import Key
 from cutline.common.threads import Threads
-from cutline.services.control.api.problems import split
 from cutline.services.control.published import Shown
 from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
 
@@ -112,8 +111,9 @@ def maker(
             "rows_estimate": estimate,
             "splits_done": table.splits_done,
             "splits_total": table.splits_total,
-            "cause": cause,
-            "remedy": split(cause)[1] if cause else None,
+            "code": cause and cause.code,
+            "cause": cause and cause.sentence,
+            "remedy": (cause and cause.remedy) or None,
             "choices": [] if held is None else held.choices,
             "seen": None if held is None else held.seen,
             "rate_rows_per_second": rate,

@@ -100,7 +100,7 @@ class Traces:
             import requests
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         except ImportError as error:
-            raise ConfigError("CUTLINE_TRACES_URL needs more packages; run pip install 'cutline[otel]'") from error
+            raise ConfigError("CUTLINE_TRACES_URL needs more packages", "run pip install 'cutline[otel]'") from error
         self._url, self._store = url, store
         session: Any = requests.Session()
         session.resolve_redirects = lambda *_, **__: iter(())  # the answer is then the redirect, which took nothing

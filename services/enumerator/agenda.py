@@ -38,6 +38,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 import cutline.common.commands.rules as rules
+from cutline.common.causes import Cause, Code
 from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import Position
@@ -123,10 +124,10 @@ class Leader(Protocol):
     def withdraw(self, request: Request) -> None:
         """Ask no more for it."""
 
-    def begin_anew(self, cause: str) -> list[Effect]:
+    def begin_anew(self, cause: Cause) -> list[Effect]:
         """End the epoch, and begin the next one."""
 
-    def stand_still(self, cause: str) -> list[Effect]:
+    def stand_still(self, cause: Cause) -> list[Effect]:
         """End the epoch, and begin none."""
 
     def tell(self, event: Event, now: float) -> list[Effect]:
@@ -510,7 +511,7 @@ class Agenda:
             target.orders = self.standing
             target.answer("cancelled", *_withdrawn(cancel))
             if restarts and not leader.halted:
-                effects += leader.begin_anew(f"{_named(target.command)} was cancelled")
+                effects += leader.begin_anew(Cause(Code.ASKED, f"{_named(target.command)} was cancelled"))
         return effects
 
     def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
@@ -539,9 +540,9 @@ class Agenda:
             return []
         awaited = self._next_epoch()
         if awaited is not None and not awaited.begun:
-            return leader.begin_anew(_named(awaited.command))
+            return leader.begin_anew(Cause(Code.ASKED, _named(awaited.command)))
         if not self.leads and not leader.still:
-            return leader.stand_still(_named(self.taken[-1].command))
+            return leader.stand_still(Cause(Code.ASKED, _named(self.taken[-1].command)))
         return []
 
     def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:

@@ -122,8 +122,8 @@ class Commanding:
         definition = self.store.definition(version)
         if definition is None:
             raise ConfigError(
-                f"version {version} of the definition of pipeline {self.store.name} is gone from the store; restore it"
-                " from a backup"
+                f"version {version} of the definition of pipeline {self.store.name} is gone from the store",
+                "restore it from a backup",
             )
         return PipelineConfig.from_definition(definition)
 
@@ -307,8 +307,8 @@ class Commanding:
         orders = self.store.commands.orders()
         if not self.store.has_ended() and orders.mode != "deleting":
             raise ProtocolError(
-                f"pipeline {self.store.name} is {orders.mode}, and its leader was about to remove its files; nothing"
-                " was removed"
+                f"pipeline {self.store.name} is {orders.mode}, and its leader was about to remove its files",
+                "nothing was removed",
             )
         self.store.remove_files()
 

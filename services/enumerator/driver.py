@@ -388,7 +388,7 @@ class EnumeratorDriver:
                 await self._close()
                 self.epoch, self.marks = effect.epoch, Marks(self.ports.clock)
                 logs.note(epoch=effect.epoch)
-                about = {"cause": self.leader.cause}
+                about = {"cause": str(self.leader.cause)}
                 log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
                 self._measures.count("epochs")
                 incarnation = self.host.incarnation

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from cutline.common.causes import joined
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import (
@@ -278,7 +279,7 @@ class SourceReader:
             case SourceLost(cause=cause):
                 return TableFound(table_id=table_id, fault=cause, hidden=True)
         if info.faults:
-            return TableFound(table_id=table_id, fault="; ".join(info.faults))
+            return TableFound(table_id=table_id, fault=joined(info.faults))
         return TableFound(
             table_id=table_id,
             schema=replace(
@@ -319,7 +320,7 @@ def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Even
     try:
         return ask()
     except TableLocked as error:
-        return TableLockedOut(table_id=table_id, generation=generation, cause=str(error))
+        return TableLockedOut(table_id=table_id, generation=generation, cause=error.cause)
     except SourceLost as error:  # NextGeneration if the table or a column of its key is gone
         again = isinstance(error, NextGeneration)
         return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=again)

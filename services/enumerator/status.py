@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 
+from cutline.common.causes import Cause
 from cutline.common.status.form import text
 from cutline.common.status.parts import CheckpointStatus, CommandsStatus, EnumeratorStatus, TableStatus
 from cutline.services.enumerator.grids import SnapshotRates
@@ -45,15 +46,15 @@ def of_leader(leader: Leader, pipeline: str, *, part_of_run: bool) -> Enumerator
     )
 
 
-def _halted(leader: Leader, pipeline: str, part_of_run: bool) -> str:
+def _halted(leader: Leader, pipeline: str, part_of_run: bool) -> Cause:
     """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
     if not leader.lost:
         return leader.cause
     # a run ends when its pipeline halts, and its control service with it
     way = "run FILE --read-again" if part_of_run else f"pipeline read-again {pipeline}"
-    return (
-        f"{leader.cause}. What helps: `cutline {way}` reads every table again, from the source's present"
-        " position; the lake shows the last content until then"
+    return leader.cause.advised(
+        f"`cutline {way}` reads every table again, from the source's present position, and the lake shows the last"
+        " content until then"
     )
 
 
@@ -87,7 +88,7 @@ class TablesShown:
         for name, table in changed.items():
             before = self._tables.get(name)
             if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
-                about = {"table": name, "cause": table.cause}
+                about = {"table": name, "cause": str(table.cause)}
                 log.error("pipeline %s: %s is quarantined: %s", self._pipeline, name, table.cause, extra=about)
         self.rates = self._speed.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._at < SHOWN_SECONDS:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import (
     NextGeneration,
@@ -80,8 +81,8 @@ class ReaderDriver:
         definition = store.definition(entry.definition)
         if definition is None:
             raise ProtocolError(
-                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
-                " back"
+                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition",
+                "put its file back",
             )
         self.host, self.ports, self.store, self.epoch = host, host.ports, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
@@ -192,11 +193,11 @@ class ReaderDriver:
             item = await self.chunks.next()
         except TableLocked as error:
             log.info("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
-            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.WAIT)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=Remedy.WAIT)
         except (Unavailable, SourceRefused) as error:
             log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
-            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.RETRY)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=Remedy.RETRY)
         except SourceLost as error:
             remedy = Remedy.RESTART if isinstance(error, NextGeneration) else Remedy.QUARANTINE
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=remedy)
@@ -276,14 +277,17 @@ class ReaderDriver:
             changes = dataclasses.replace(changes, faults=changes.faults + unreadable)
         return ChangesRead(cursor=order.cursor, changes=changes)
 
-    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, str]:
+    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, Cause]:
         """Count dates that became null, by table and column; with `zero_dates: quarantine`, each table's fault."""
         self.zero_dates.update(found)
         if self.config.values.zero_dates is None:
             return {}
         return {
-            table_id: f"{table_id} has a zero or partial date in its column {column}; correct those rows, or set"
-            " values.zero_dates to null"
+            table_id: Cause(
+                Code.VALUE,
+                f"{table_id} has a zero or partial date in its column {column}",
+                "correct those rows, or set values.zero_dates to null",
+            )
             for table_id, column in found
         }
 

@@ -235,7 +235,7 @@ class Run:
     def _fetching(self, done: int, total: int) -> None:
         """Show how much of Spark's jars is fetched; called while they are fetched, which an error raised here ends."""
         if self._interrupts:
-            raise CutlineError("stopped while fetching Spark's jars; the same command fetches them again")
+            raise CutlineError("stopped while fetching Spark's jars", "the same command fetches them again")
         self._view.update({}, notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
 
     def _interrupted(self) -> None:
@@ -322,11 +322,11 @@ class Run:
         except Unavailable as error:
             notes.append(f"{error}; trying again")
         if halted := self._status.enumerator.halted:
-            raise CutlineError(f"the pipeline halted: {halted}; see {self._workdir / 'logs'}")
+            raise CutlineError(halted.before("the pipeline halted: ").advised(f"see {self._workdir / 'logs'}"))
         members = {**self._status.readers, **self._status.writers}
         notes += [f"{name} waits for {part.waiting_for}" for name, part in sorted(members.items()) if part.waiting_for]
         if (failure := self._status.spark_writer.failure) is not None:
-            notes.append(f"{SPARK_WRITER}: {failure.error}; starting again in {failure.again_seconds:g} s")
+            notes.append(f"{SPARK_WRITER}: {failure.cause}; starting again in {failure.again_seconds:g} s")
         self._check_spark(self._status.spark_writer)
         self._view.update(self._status, notes=(*notes, *self._notes))
         with suppress(TimeoutError):
@@ -342,7 +342,7 @@ class Run:
         if spark.at not in self._spark_failed_at:
             self._spark_failed_at = (*self._spark_failed_at, spark.at)
         if len(self._spark_failed_at) >= SPARK_HALTS:
-            raise (ConfigError if failure.kind == "ConfigError" else CutlineError)(failure.error)
+            raise (ConfigError if failure.kind == "ConfigError" else CutlineError)(failure.cause)
 
     def _write_run_file(self) -> None:
         content = {
@@ -399,7 +399,7 @@ class Run:
         self._view.say("taking a savepoint" + ("; Ctrl-C again stops at once" if self._interrupts else ""))
         while time.monotonic() < deadline:
             if self._interrupts >= stop_at:
-                raise CutlineError("stopped without a savepoint; the same command resumes from the last checkpoint")
+                raise CutlineError("stopped without a savepoint", "the same command resumes from the last checkpoint")
             outcome: Outcome | None = None
             with suppress(Unavailable):
                 if command is None:
@@ -415,8 +415,8 @@ class Run:
                 self._notes = ("waiting for the savepoint's checkpoint",)
             elif outcome.state != "done":
                 raise CutlineError(
-                    f"stopped without a savepoint, since {outcome.cause}; the same command resumes from the last"
-                    " checkpoint"
+                    f"stopped without a savepoint, since {outcome.cause}",
+                    "the same command resumes from the last checkpoint",
                 )
             elif self._published < (slot := int(outcome.result["checkpoint"])):
                 self._notes = (f"the savepoint is checkpoint {slot}; waiting for its publication",)
@@ -426,8 +426,8 @@ class Run:
                 self._view.say(f"savepoint: checkpoint {slot} is published and kept; the same command resumes there")
                 return
         raise CutlineError(
-            f"no savepoint was published within {SAVEPOINT_SECONDS:.0f} s ({'; '.join(self._notes)}); "
-            "the same command resumes from the last checkpoint"
+            f"no savepoint was published within {SAVEPOINT_SECONDS:.0f} s ({'; '.join(self._notes)})",
+            "the same command resumes from the last checkpoint",
         )
 
 

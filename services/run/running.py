@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.limits import Limits
@@ -40,10 +41,10 @@ def ask(
     """Put a command into the store; durable on return. ConfigError if there is no such pipeline, or if the command
     makes no sense by its standing orders. After Unavailable, repeat only a call with a `key`. Blocks."""
     if not store.definition_version():
-        raise ConfigError(f"the store has no pipeline {store.name}; define it by `cutline run` or `cutline define`")
+        raise ConfigError(f"the store has no pipeline {store.name}", "define it by `cutline run` or `cutline define`")
     mode = store.commands.orders().mode
     if (refusal := rules.refusal(kind, rules.state(mode, halted=False, ended=False), arguments)) is not None:
-        raise ConfigError(f"{refusal.cause}; {refusal.remedy}")
+        raise ConfigError(Cause(Code.CONFIGURATION, refusal.cause, refusal.remedy))
     return store.commands.add(kind, arguments, by=by, now=time.time(), key=key)
 
 
@@ -61,11 +62,12 @@ def _carried_out(store: PipelineStore, command: Command, seconds: float) -> None
     outcome = outcome_of(store, command, seconds)
     if outcome is None:
         raise CutlineError(
-            f"command {command.n} ({command.kind}) of pipeline {store.name} is accepted and not carried out yet; a"
-            " leader does it in its turn, see `cutline status`"
+            f"command {command.n} ({command.kind}) of pipeline {store.name} is accepted and not carried out yet",
+            "a leader does it in its turn, see `cutline status`",
         )
     if outcome.state != "done":
-        raise CutlineError(f"command {command.n} ({command.kind}) {outcome.state}: {outcome.cause}; {outcome.remedy}")
+        sentence = f"command {command.n} ({command.kind}) {outcome.state}: {outcome.cause}"
+        raise CutlineError(sentence, outcome.remedy or "")
 
 
 def throttle(store: PipelineStore, limits: Limits) -> None:

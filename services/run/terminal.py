@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cutline.common.causes import Cause
 from cutline.common.mesh.rates import Rates
 from cutline.common.status.parts import PipelineStatus, TableStatus
 
@@ -34,7 +35,7 @@ class TableLine:
     fraction: float
     rate: float
     eta_seconds: float | None
-    cause: str | None
+    cause: Cause | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

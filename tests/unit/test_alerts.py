@@ -7,6 +7,7 @@ import pytest
 from cutline.common.status.parts import EnumeratorStatus, Failure, PipelineStatus, ReaderStatus, SparkWriterStatus
 from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.conditions import CONDITIONS, Condition, Labels
+from tests.support.causes import because
 
 BY_NAME = {condition.name: condition for condition in CONDITIONS}
 DISCONNECTED, HALTED = BY_NAME["CutlineSourceDisconnected"], BY_NAME["CutlineHalted"]
@@ -143,9 +144,9 @@ def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
 
 def test_an_alert_has_the_cause_that_the_status_names() -> None:
     status = PipelineStatus(
-        enumerator=EnumeratorStatus(at=1.0, halted="purged", waiting_for="a new epoch"),
+        enumerator=EnumeratorStatus(at=1.0, halted=because("purged"), waiting_for="a new epoch"),
         readers={"reader-0": ReaderStatus(waiting_for="the source: refused")},
-        spark_writer=SparkWriterStatus(failure=Failure(error="disk full", kind="OSError", again_seconds=1.0)),
+        spark_writer=SparkWriterStatus(failure=Failure(cause=because("disk full"), kind="OSError", again_seconds=1.0)),
     )
     assert cause_of("CutlineHalted", status, ()) == "purged"
     assert cause_of("CutlineSourceDisconnected", status, ()) == "the source: refused"

@@ -15,6 +15,7 @@ import pytest
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.store import PipelineStore
 from tests.support import records
+from tests.support.causes import because
 from tests.support.shop_api import SHOP, api, finish, problem, registry, shop
 from tests.unit.test_control import FakeRegistry
 
@@ -182,7 +183,7 @@ async def test_a_command_that_has_no_outcome_can_be_cancelled_and_says_what_it_w
 async def test_a_pipeline_that_halted_can_be_started_or_read_again(
     api: httpx.AsyncClient, registry: FakeRegistry, call: str
 ) -> None:
-    registry.parts["enumerator"]["halted"] = "the binlog was purged"
+    registry.parts["enumerator"]["halted"] = because("the binlog was purged")
     assert (await api.post(f"{SHOP}/{call}")).status_code == 202
 
 
@@ -259,7 +260,8 @@ async def test_without_a_status_the_newest_checkpoint_says_what_tables_there_are
     api: httpx.AsyncClient, registry: FakeRegistry, shop: PipelineStore
 ) -> None:
     registry.parts = {}
-    shop.put_entry(records.checkpoint(6, tables={"shop.orders": records.table(phase="quarantined", cause="c")}))
+    held = records.table(phase="quarantined", cause=because("c"))
+    shop.put_entry(records.checkpoint(6, tables={"shop.orders": held}))
     assert (await api.get(SHOP)).json()["tables"] == {"quarantined": 1}
     assert (await api.post(f"{SHOP}/tables/shop.orders/retry")).status_code == 202
     problem(await api.post(f"{SHOP}/tables/shop.held/retry"), 404)

@@ -30,6 +30,7 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.table_commands import carry_out
 from cutline.services.enumerator.tables import Table
 from tests.support import records
+from tests.support.causes import because
 from tests.support.leader_bench import PLAN
 from tests.support.operated import Operated, leading
 from tests.support.shop_api import DEFINITION, SHOP
@@ -75,9 +76,9 @@ async def by_the_api(
     phase = phase or (COMMANDS[kind].phases or ("live",))[0]
     table = {"phase": phase, "generation": 1}
     leader = {"epoch": 1, "leader": "e1", "tables": {TABLE: table}}
-    leader |= {"halted": "the binlog was purged"} if state == "halted" else {}
+    leader |= {"halted": because("the binlog was purged")} if state == "halted" else {}
     leader |= {"ended": 3} if state == "ended" else {}
-    held = {"cause": "c", "generation": 1, "seen": "7/1", "choices": ["accept"], "chosen": None}
+    held = {"cause": because("c"), "generation": 1, "seen": "7/1", "choices": ["accept"], "chosen": None}
     registry.parts = {"enumerator": leader, "spark_writer": {"quarantined": {TABLE: held} if kind == "lake" else {}}}
     store = Store(f"file://{folder}/store")
     shop = store.pipeline("shop")
@@ -109,7 +110,7 @@ def by_the_leader(kind: str, state: PipelineState, **arguments: Any) -> Refusal 
         bench.tell(JournalRead(tail=3, base=3, orders=Orders(mode=cast(Any, state))))
     elif state == "halted":
         for tail in range(MAX_HALTS):
-            bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+            bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
             if tail + 1 < MAX_HALTS:
                 bench.lead(tail=tail + 1)
     elif state == "ended":

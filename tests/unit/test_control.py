@@ -25,6 +25,7 @@ from cutline.services.control.app import build
 from cutline.services.control.history import Event, Place
 from cutline.services.control.watch import STORE_SECONDS, Watches
 from tests.support import records
+from tests.support.causes import because
 from tests.support.status import status_of
 
 DEFINITION = parse(
@@ -88,8 +89,8 @@ def registry() -> FakeRegistry:
                     "splits_done": 1,
                     "splits_total": 4,
                 },
-                "a.c": {"phase": "quarantined", "generation": 1, "cause": "no key"},
-                "a.d": {"phase": "dropped", "generation": 2, "cause": "gone"},
+                "a.c": {"phase": "quarantined", "generation": 1, "cause": because("no key")},
+                "a.d": {"phase": "dropped", "generation": 2, "cause": because("gone")},
             },
             "checkpoint": {"number": 2, "completed_at": time.time() - 30, "in_flight": 4},
             "waiting_for": None,
@@ -116,7 +117,7 @@ def store(tmp_path: Path) -> Store:
     shop = store.pipeline("shop")
     shop.define(DEFINITION)
     members = Members(enumerator="e1", by_role={"reader": ("r0",), "writer": ("w0", "w1")})
-    shop.put_entry(records.epoch(1, members=members, cause="start", written_at=1.0))
+    shop.put_entry(records.epoch(1, members=members, cause=because("start"), written_at=1.0))
     for slot, phase, kept in ((2, "snapshot", False), (3, "live", True)):
         staged = (records.staged("a.b", rows=7, size=100), records.staged("a.b", rows=1, size=5))
         tables = {"a.b": records.table(generation=2, phase=phase)}
@@ -141,12 +142,14 @@ async def api(registry: FakeRegistry, store: Store) -> AsyncIterator[httpx.Async
 async def test_services_are_listed_with_their_pids_and_what_they_gave_up(
     api: httpx.AsyncClient, registry: FakeRegistry, store: Store
 ) -> None:
-    failure = GaveUp(epoch=3, cause="x", halts=False)
+    failure = GaveUp(epoch=3, cause=because("x"), halts=False)
     gave_up = {store.pipeline("shop").key: failure, Key("shop.000000000000"): failure}  # the latter was deleted
     registry.present[1] = replace(registry.present[1], failed=gave_up)
     services = (await api.get("/v1/services")).json()
     assert [(service["role"], service["pid"]) for service in services] == [("reader", 10), ("reader", 11)]
-    assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False, "lost": ""}}
+    assert services[1]["failed"] == {
+        "shop": {"epoch": 3, "cause": because("x").to_json(), "halts": False, "lost": ""}
+    }
 
 
 async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
@@ -216,7 +219,8 @@ async def test_every_read_of_the_status_says_whether_a_leader_reports_now(
 async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_be_retried(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
-    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    held = {"cause": because("it is a view"), "generation": 2}
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": held}
     tables = {table["table"]: table for table in (await api.get("/v1/pipelines/shop/tables")).json()}
     assert (tables["a.b"]["phase"], tables["a.b"]["cause"]) == ("quarantined", "it is a view")
     assert (await api.get("/v1/pipelines/shop")).json()["tables"] == {"dropped": 1, "quarantined": 2}
@@ -232,7 +236,8 @@ async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_m
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
     def held(*choices: str, seen: str = "7/1") -> None:
-        about = {"cause": "another user ...", "generation": 2, "seen": seen, "choices": choices, "chosen": None}
+        cause = because("another user ...")
+        about = {"cause": cause, "generation": 2, "seen": seen, "choices": choices, "chosen": None}
         registry.parts["spark_writer"]["quarantined"] = {"a.b": about}
 
     path = "/v1/pipelines/shop/tables/a.b/lake"
@@ -247,7 +252,8 @@ async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_m
     held("overwrite")
     answer = await api.post(path, json={"choice": "accept"})
     assert (answer.status_code, "overwrite it" in answer.json()["remedy"]) == (409, True)
-    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    view = {"cause": because("it is a view"), "generation": 2}
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": view}
     answer = await api.post(path, json={"choice": "overwrite"})
     assert (answer.status_code, "awaits a choice" in answer.json()["detail"]) == (409, True)
     assert (await api.post(path, json={"choice": "both"})).status_code == 422
@@ -334,7 +340,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     shop.end()
     store.pipeline("shop").define(DEFINITION)
     again = store.pipeline("shop")
-    again.put_entry(records.epoch(1, cause="anew", written_at=20.0))
+    again.put_entry(records.epoch(1, cause=because("anew"), written_at=20.0))
     watch.window._listed_at = float("-inf")
     await asyncio.sleep(STORE_SECONDS)
     assert (await watch.history()).all() == []

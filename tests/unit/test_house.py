@@ -116,7 +116,6 @@ LEFT: dict[str, dict[str, str]] = {
         "services/enumerator/leader.py": SPLIT,
         "services/enumerator/machine.py": SPLIT,
         "services/reader/machine.py": SPLIT,
-        "services/sources/mysql/binlog/ddl.py": SPLIT,
         "spark_writer/sinks/iceberg/table.py": SPLIT,
         "tests/integration/lake/test_quarantine.py": SPLIT,
         "tests/integration/lake/test_spark_writer.py": SPLIT,

@@ -10,15 +10,14 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cutline.common.causes import Cause, Code, counted
 from cutline.common.measures import OTHERS, Measures, TableRows
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
 from cutline.common.status.form import text
 from cutline.common.store.lives import Key
-from cutline.services.control import causes
 from cutline.services.control.metrics import METRICS, Disk, Facts, render
 from tests.support.status import status_of
-from tests.unit.test_docs import texts
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 NOW = 1_000_000.0
@@ -49,7 +48,7 @@ def status(**more: Any) -> dict[str, dict[str, Any]]:
             "binlog": binlog,
             "tables": {
                 "a.b": {"phase": "snapshot", **table},
-                "a.c": {"phase": "quarantined", **table, "cause": "a.c has no identity; add a primary key"},
+                "a.c": {"phase": "quarantined", **table, "cause": Cause(Code.NO_KEY, "a.c has no identity")},
             },
         },
         "spark_writer": {
@@ -197,9 +196,7 @@ def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> No
     assert value(body, "cutline_staged_rows_total", part="writer-0", table=OTHERS, operation="insert") == 2 * 9_800
 
 
-def test_every_phrase_of_a_cause_class_is_in_a_message_of_the_code() -> None:
-    for known, words in causes.PHRASES:
-        assert any(words in text for text in texts() if text != words), words
-        assert causes.cause_class(f"a.b {words} x", in_lake=False) == known
-    assert causes.cause_class("it is a view", in_lake=True) == "lake"
-    assert causes.cause_class(None, in_lake=False) == "other"
+def test_a_quarantine_counts_under_the_code_of_its_cause_or_as_other() -> None:
+    assert counted(Cause(Code.LAKE, "it is a view")) == "lake"
+    assert counted(Cause(Code.PROTOCOL, "parts disagree")) == "other"
+    assert counted(None) == "other"

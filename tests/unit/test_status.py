@@ -30,6 +30,7 @@ from cutline.common.status.parts import (
     TableStatus,
     WriterStatus,
 )
+from tests.support.causes import because
 
 ENUMERATOR = EnumeratorStatus(
     at=1000.5,
@@ -44,7 +45,7 @@ ENUMERATOR = EnumeratorStatus(
     mode="paused",
     definition=2,
     commands=CommandsStatus(running=4, done=3, apart=(1, 2), waiting={5: "an epoch"}),
-    halted="the source lost a position",
+    halted=because("the source lost a position", "read again"),
     ended=11,
     checkpoint=CheckpointStatus(number=8, completed_at=999.5, in_flight=9, interval_seconds=10),
     failures=3,
@@ -65,13 +66,15 @@ SPARK = SparkWriterStatus(
     published=7,
     published_at=999.0,
     source_time=998.0,
-    quarantined={"a.c": Held(cause="others committed", generation=2, seen="5", choices=("overwrite",), chosen=None)},
+    quarantined={
+        "a.c": Held(cause=because("others committed"), generation=2, seen="5", choices=("overwrite",), chosen=None)
+    },
     commands={3: None, 4: "it is a view"},
     applied_by_spark={"a.b": "too many files"},
     applies=(Apply(first=6, last=7, rows=5, applied_at=998.5, seconds=0.25, tables={"a.b": 0.2}, published_at=999.0),),
     files={"a.b": Files(2, 2048)},
     compaction=CompactionStatus(tables=1, files=20),
-    failure=Failure(error="no catalogue", kind="ConfigError", again_seconds=0.5),
+    failure=Failure(cause=because("no catalogue"), kind="ConfigError", again_seconds=0.5),
 )
 PARTS = [ENUMERATOR, READER, WRITER, SPARK]
 
@@ -178,8 +181,9 @@ def test_members_of_an_earlier_epoch_are_not_in_this_one() -> None:
     ],
 )
 def test_a_table_that_the_spark_writer_holds_is_quarantined_in_that_generation(table: TableStatus, phase: str) -> None:
-    raw = {"spark_writer": {"quarantined": {"a.c": {"cause": "it is a view", "generation": 2}}}}
+    held = {"cause": {"code": "of_the_future", "sentence": "it is a view"}, "generation": 2}
+    raw = {"spark_writer": {"quarantined": {"a.c": held}}}
     found = PipelineStatus.of(raw, {"a.c": table, "a.b": TableStatus(phase="live")}).tables
     assert found["a.c"].phase == phase
-    assert found["a.c"].cause == ("it is a view" if phase == "quarantined" else None)
+    assert found["a.c"].cause == (because("it is a view") if phase == "quarantined" else None)
     assert found["a.b"] == TableStatus(phase="live")

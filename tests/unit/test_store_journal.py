@@ -15,6 +15,7 @@ from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.store import backends
 from cutline.common.store.store import PipelineStore, Store
 from tests.support import records
+from tests.support.causes import because
 from tests.support.records import epoch
 from tests.support.shop_store import checkpoint, files, published, shop, url
 
@@ -151,7 +152,7 @@ def test_the_tail_is_what_came_after_also_when_others_wrote_it(url: str) -> None
 
 
 def test_text_of_any_kind_comes_back_as_written(shop: PipelineStore) -> None:
-    entry = epoch(1, cause="Zürich \ud83d \U0001f600 \x00")
+    entry = epoch(1, cause=because("Zürich \ud83d \U0001f600 \x00"))
     shop.put_entry(entry)
     assert shop.entry(1) == entry
 
@@ -260,7 +261,7 @@ def race(url: str, me: int, start: Any, won: Any) -> None:
     shop = records.begun(url)
     start.wait()
     for slot in range(1, 101):
-        if shop.put_entry(epoch(slot, nonce=f"process {me}", cause="x" * 10_000 * me)):
+        if shop.put_entry(epoch(slot, nonce=f"process {me}", cause=because("x" * 10_000 * me))):
             won.put((slot, me))
     won.put(None)
 

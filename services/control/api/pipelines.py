@@ -140,7 +140,7 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
         source_time=spark.source_time,
         waiting_for=_obstacle(status),
         halted=leader.halted,
-        spark_writer_error=None if spark.failure is None else spark.failure.error,
+        spark_writer_error=None if spark.failure is None else spark.failure.cause,
         binlog_left_seconds=_left(leader.binlog),
         failures=leader.failures,
         retry_at=leader.retry_at,

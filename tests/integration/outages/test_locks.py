@@ -50,7 +50,7 @@ def shown(pipeline: Pipeline, table: str) -> TableStatus:
 
 
 def cause(pipeline: Pipeline, table: str) -> str:
-    return shown(pipeline, table).cause or ""
+    return str(shown(pipeline, table).cause or "")
 
 
 def equal(pipeline: Pipeline, server: Database, tables: list[str]) -> None:

@@ -255,7 +255,7 @@ def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_optio
     last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)
     for name, key in ((moved, ["id"]), (vouched, ["a", "b"])):
         assert differences(last.tables[name].content, content(source, name, key)) == []
-    causes = {name.partition(".")[2]: table.cause for name, table in end.tables.items() if table.cause}
+    causes = {name.partition(".")[2]: str(table.cause) for name, table in end.tables.items() if table.cause}
     assert set(causes) == {"twice", "rarely", "slow"}
     assert "several rows with the same a, b" in causes["twice"]
     assert "several rows with the same a, b" in causes["rarely"]
