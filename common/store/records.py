@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from cutline.common.causes import Cause
+from cutline.common.phases import Phase
 from cutline.common.positions import Position
 
 FORMAT = 4
@@ -247,7 +248,7 @@ class TableEntry:
     """
 
     generation: int
-    phase: str
+    phase: Phase
     schema: str | None
     show: bool
     cause: Cause | None = None
@@ -267,7 +268,8 @@ class TableEntry:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableEntry:
         """Read what `to_json` gave."""
-        return cls(**{**body, "cause": Cause.from_json(body["cause"]) if "cause" in body else None})
+        cause = Cause.from_json(body["cause"]) if "cause" in body else None
+        return cls(**{**body, "phase": Phase(body["phase"]), "cause": cause})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from cutline.common.causes import QUARANTINES, counted
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
+from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, Phase
 from cutline.common.status.parts import (
     SPARK_WRITER,
     BinlogStatus,
@@ -35,12 +36,11 @@ from cutline.common.status.parts import (
 from cutline.common.store.lives import Life, name_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
 MODES = ("running", "paused", "stopped", "deleting")
 CURRENT_SECONDS = 30.0
 """A status part that is older says nothing about now: its service is gone."""
 _AWAY = ("the source:", "the source (unreachable")
-_AT_REST = frozenset({"live", "dropped", "paused"})
+_AT_REST = frozenset({LIVE, DROPPED, PAUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,10 +305,10 @@ class Statuses:
             self._put("cutline_leaders", [pipeline, role], sum(leads.values()))
 
     def _phases(self, pipeline: str, status: PipelineStatus) -> None:
-        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(QUARANTINES, 0)
+        phases, causes = dict.fromkeys(Phase, 0), dict.fromkeys(QUARANTINES, 0)
         for table in status.tables.values():
-            phases[table.phase] = phases.get(table.phase, 0) + 1
-            if table.phase == "quarantined":
+            phases[table.phase] += 1
+            if table.phase == QUARANTINED:
                 causes[counted(table.cause)] += 1
         for phase, number in phases.items():
             self._put("cutline_tables", [pipeline, phase], number)

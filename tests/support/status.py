@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cutline.common.status.form import read_each, text
+from cutline.common.form import read_each, text
 from cutline.common.status.parts import ENUMERATOR, PipelineStatus, TableStatus
 
 

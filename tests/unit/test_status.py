@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cutline.common.form import read, read_each, text
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
-from cutline.common.status.form import read, read_each, text
 from cutline.common.status.parts import (
     Apply,
     BinlogStatus,
