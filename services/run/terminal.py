@@ -19,7 +19,7 @@ from rich.text import Text
 from cutline.common.causes import Cause
 from cutline.common.mesh.rates import Rates
 from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
-from cutline.common.status.parts import PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 
 PLAIN_INTERVAL_SECONDS = 5.0
 _COLOURS = {LIVE: "green", PAUSED: "yellow", QUARANTINED: "red", DROPPED: "bright_black"}

@@ -19,7 +19,7 @@ from cutline.common.commands.kinds import KINDS, STATES, PipelineState, Refusal
 from cutline.common.commands.rules import OPERATIONS
 from cutline.common.mesh.presence import Registry
 from cutline.common.phases import Phase
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api import situation

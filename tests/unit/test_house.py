@@ -129,11 +129,8 @@ LEFT: dict[str, dict[str, str]] = {
         "tests/support/mesh.py": SPLIT,
         "tests/support/servers.py": SPLIT,
     },
-    "twins": {
-        "common: parts": NAME,
-    },
+    "twins": {},
     "name": {
-        "common/status/parts.py: of": NAME,
         "common/config/environment.py: one": NAME,
         "common/config/secrets.py: of": NAME,
         "common/mesh/topology.py: of": NAME,

@@ -55,7 +55,7 @@ PURE = (
     "common/form.py",
     "common/phases.py",
     "common/commands/kinds.py",
-    "common/status/parts.py",
+    "common/status/pipeline_status.py",
     "common/store/chain.py",
     "common/journal/batches.py",
     "common/journal/plan.py",
