@@ -282,7 +282,7 @@ UNITS = (
     ),
     unit(
         "a burst of changes is repeated until the next full record",
-        "common/store/records.py",
+        "common/store/deltas.py",
         "_BASES = 2 ",
         "_BASES = 1 ",
         "test_store_records.py::test_a_burst_of_changes_is_not_repeated_by_later_entries",
