@@ -114,7 +114,6 @@ LEFT: dict[str, dict[str, str]] = {
         "services/reader/machine.py: Reader": STATE,
     },
     "file": {
-        "common/store/records.py": SPLIT,
         "services/enumerator/agenda.py": SPLIT,
         "services/enumerator/driver.py": SPLIT,
         "services/enumerator/leader.py": SPLIT,
