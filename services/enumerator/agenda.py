@@ -22,11 +22,11 @@ what became of the other. A next leader sees in the journal what an earlier one 
   is answered once that epoch's entry is in the journal. A leader that dies before has changed nothing that lasts, and
   the next one takes the command again.
 
-Whether a command makes sense now stands in common/commands/rules.py, which the API asks too. While an epoch is only on
-its way, commands that need one wait, unless a person has then asked to pause or to delete the pipeline.
+Whether a command makes sense now stands with its class in common/commands/kinds.py, which the API asks too. Commands
+that need an epoch wait while one is opening; a later pause or delete fails them.
 
-Whatever the order of a journal's and a command's files, a command may be taken twice, by two leaders. Each step may
-therefore be repeated: a version of the definition is put once, a pause or a restore that is repeated comes to the same.
+Two leaders may take the same command, so every step is idempotent: a version of the definition is put once, and a pause
+or a restore that is repeated comes to the same.
 """
 
 from __future__ import annotations
@@ -38,6 +38,26 @@ from typing import Any
 
 import cutline.common.commands.rules as rules
 from cutline.common.causes import Cause, Code
+from cutline.common.commands.kinds import (
+    CancelCommand,
+    CancelTable,
+    ChooseAboutLake,
+    Define,
+    Delete,
+    DeleteSavepoint,
+    LeaveLake,
+    Pause,
+    ReadAgain,
+    Refusal,
+    Restore,
+    Resume,
+    RetryTable,
+    Savepoint,
+    SetLimits,
+    Start,
+    Stop,
+    Wish,
+)
 from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect
 from cutline.common.positions import Position
@@ -58,19 +78,16 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.requests import THE_STOP, Request
-from cutline.services.enumerator.tables import QUARANTINED
 from cutline.services.enumerator.taken import (
-    CHECKPOINT_KINDS,
-    DEFINING_KINDS,
-    ENDING_KINDS,
-    KEEPING_KINDS,
-    TABLE_KINDS,
     LeaderForAgenda,
     Step,
     Taken,
     afterwards,
+    cancels,
+    is_sparks,
     named,
     request_by,
+    savepoint_of,
     withdrawn_by,
 )
 
@@ -173,14 +190,12 @@ class Agenda:
         if request == THE_STOP:
             return True
         taken = self._requested(request)
-        return taken is not None and taken.command.kind in KEEPING_KINDS and not taken.unkept
+        return taken is not None and isinstance(taken.command.wish, Savepoint | Stop) and not taken.unkept
 
     def name_of(self, request: Request | None) -> str | None:
         """The name of the savepoint that answers this request."""
         taken = self._requested(request)
-        if taken is None:
-            return None
-        return taken.command.arguments.get("name" if taken.command.kind == "savepoint" else "savepoint")
+        return None if taken is None else savepoint_of(taken.command)
 
     def awaits(self, request: Request) -> bool:
         """Whether a request of the leader is still wanted: it is no command's, or that command awaits a checkpoint."""
@@ -247,7 +262,9 @@ class Agenda:
         """A restore can be done: with the next epoch, or whenever there is one."""
         if (taken := self._asked(event.n)) is None:
             return
-        base = int(taken.command.arguments["checkpoint"])
+        wish = taken.command.wish
+        assert isinstance(wish, Restore)
+        base = wish.checkpoint
         result = {"checkpoint": base} | ({} if event.warning is None else {"warning": event.warning})
         if self.standing.mode == "running":
             taken.step, taken.base, taken.result = Step.EPOCH, base, result
@@ -290,16 +307,13 @@ class Agenda:
                     taken.answer("done")
 
     def _has_checkpoint(self, taken: Taken, slot: int) -> None:
-        kind = taken.command.kind
-        if kind in DEFINING_KINDS:
+        wish = taken.command.wish
+        if isinstance(wish, Define | CancelTable):
             taken.step = Step.EPOCH
             return
-        if kind == "pause":
-            taken.orders = replace(self.standing, mode="paused")
-        elif kind == "stop":
-            taken.orders = replace(self.standing, mode="stopped")
-        name = {"savepoint": "name", "stop": "savepoint"}.get(kind)
-        taken.answer("done", result={"checkpoint": slot, "name": taken.command.arguments.get(name) if name else None})
+        if isinstance(wish, Pause | Stop) and wish.rule.mode is not None:
+            taken.orders = replace(self.standing, mode=wish.rule.mode)
+        taken.answer("done", result={"checkpoint": slot, "name": savepoint_of(taken.command)})
 
     def give_up(self, request: Request, at: Position | None) -> bool:
         """The source has fallen silent inside a transaction, at this place. True if the request is answered: it fails,
@@ -307,16 +321,10 @@ class Agenda:
         taken = self._requested(request)
         if taken is None:
             return False
-        if taken.command.kind == "stop" and taken.command.arguments.get("savepoint") is None:
+        if taken.command.wish == Stop():
             taken.unkept = True
             return True
-        place = "" if at is None else f" at {at.file}:{at.offset}"
-        cause = (
-            f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
-            " savepoint"
-        )
-        way = ", or stop it without a savepoint's name" if taken.command.kind == "stop" else ""
-        taken.answer("failed", cause, f"see that the source answers, and ask again{way}")
+        taken.fail_silent(at)
         return True
 
     def epoch_written(self) -> None:
@@ -324,10 +332,10 @@ class Agenda:
         taken = self._next_epoch()
         if taken is None or not taken.begun:
             return
-        kind, result = taken.command.kind, dict[str, Any]()
-        if kind == "restore":
+        wish, result = taken.command.wish, dict[str, Any]()
+        if isinstance(wish, Restore):
             result = dict(taken.result or {"checkpoint": taken.base})
-        elif kind in DEFINING_KINDS:
+        elif isinstance(wish, Define | CancelTable):
             result = {"version": taken.orders.definition}
         taken.answer("done", result=result)
 
@@ -392,8 +400,8 @@ class Agenda:
     def _cancel(self, leader: LeaderForAgenda) -> list[Effect]:
         """Cancel what a later command withdraws, and what has no effect that lasts."""
         effects: list[Effect] = []
-        for cancel in [command for command in self.queue if command.kind == "cancel_command"]:
-            target = next((taken for taken in self.taken if taken.command.n == cancel.arguments.get("command")), None)
+        for cancel in [command for command in self.queue if isinstance(command.wish, CancelCommand)]:
+            target = next((taken for taken in self.taken if cancels(cancel, taken.command)), None)
             if target is None or not self._has_no_effect(target, leader):
                 continue
             if target.step == Step.CHECKPOINT:
@@ -410,13 +418,13 @@ class Agenda:
         if self._lasts(taken.command, leader):
             return False
         if taken.step == Step.ASKED:
-            return taken.command.kind == "restore"
+            return isinstance(taken.command.wish, Restore)
         return taken.step == Step.CHECKPOINT or (taken.step == Step.EPOCH and not leader.proposes)
 
     def _lasts(self, command: Command, leader: LeaderForAgenda) -> bool:
         """Whether the journal has the effect of a command without an outcome, or may have it: its leader has died, or
         does not know whether an entry is written."""
-        in_part = command.kind in TABLE_KINDS
+        in_part = command.taken == "machine"
         if command.n == self.entered or (in_part and command.n <= self.kept):
             return True
         return leader.checkpoints.may_have(command.n, in_part=in_part, leads=leader.leads)
@@ -440,14 +448,14 @@ class Agenda:
 
     def _without_checkpoint(self, taken: Taken, leader: LeaderForAgenda) -> None:
         """The epoch that was to take the last checkpoint is over."""
-        kind = taken.command.kind
-        if kind == "stop" and not leader.halted and not self._ending(leader):
+        wish = taken.command.wish
+        if isinstance(wish, Stop) and not leader.halted and not self._ending(leader):
             return  # the next epoch takes it
         leader.checkpoints.withdraw(request_by(taken.command))
-        if kind == "pause" or (kind == "stop" and leader.halted and taken.command.arguments.get("savepoint") is None):
-            taken.orders = replace(self.standing, mode="paused" if kind == "pause" else "stopped")
+        if isinstance(wish, Pause) or (wish == Stop() and leader.halted):
+            taken.orders = replace(self.standing, mode="paused" if isinstance(wish, Pause) else "stopped")
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
-        elif kind == "stop":
+        elif isinstance(wish, Stop):
             remedy = "pause it, or stop it without a savepoint's name"
             taken.answer("failed", "the pipeline could take no savepoint", remedy)
         else:
@@ -455,96 +463,91 @@ class Agenda:
 
     def _ending(self, leader: LeaderForAgenda) -> Command | None:
         """The command that waits to pause or to delete the pipeline, and that nobody has cancelled."""
-        waiting = (command for command in self.queue if command.kind in ENDING_KINDS)
+        waiting = (command for command in self.queue if isinstance(command.wish, Pause | Delete))
         return next((command for command in waiting if self._cancelled_by(command, leader) is None), None)
 
     def _take(self, leader: LeaderForAgenda, now: float) -> list[Effect] | None:
         """Take the first command of the queue; None if it has to wait."""
         command = self.queue[0]
-        kind = command.kind
-        if self.standing.mode != "deleting" and (kind == "lake" or self._is_sparks(command, leader)):
+        wish = command.wish
+        if self.standing.mode != "deleting" and (
+            isinstance(wish, ChooseAboutLake) or is_sparks(wish, leader)
+        ):
             self.queue.popleft()
             self.apart[command.n] = Taken(command=command, step=Step.ASKED, orders=self.standing)
             return []
         if self.taken and self.taken[-1].alone:
             return None
         # A table to retry may be the Spark writer's, which only the open epoch tells.
-        if kind in TABLE_KINDS and kind != "retry_table" and command.n <= self.kept:
+        if command.taken == "machine" and not isinstance(wish, RetryTable) and command.n <= self.kept:
             refusal = self.kept_refused.get(command.n)
             self._begin(command, Step.ANSWERED).answer("refused" if refusal else "done", *(refusal or ()))
             return []
         if (cancel := self._cancelled_by(command, leader)) is not None:
             self._begin(command, Step.ANSWERED).answer("cancelled", *withdrawn_by(cancel))
             return []
-        if kind in TABLE_KINDS | CHECKPOINT_KINDS:
+        if command.taken != "alone":
             return self._take_in_epoch(command, leader, now)
         if self.taken or leader.proposes:
             return None
-        if (refusal := self._refusal(command, leader)) is not None:
+        if (refusal := self._refusal(wish, leader)) is not None:
             return self._refuse(command, *refusal)
-        if kind == "limits":
-            return self._take_limits(command)
-        if kind in ("define", "cancel_table"):
-            return self._ask(command, PutDefinition(command=command, in_force=self.standing.definition))
-        if kind == "restore":
-            return self._ask(command, FindBase(command=command, definition=self.standing.definition))
-        if kind == "delete_savepoint":
-            return self._ask(command, ReleaseSavepoint(command=command))
-        if kind == "cancel_command":
-            return self._ask(command, FindOutcome(command=command))
-        if kind == "delete":
-            purge = bool(command.arguments.get("purge"))
-            taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="deleting", purge=purge))
-            taken.answer("done")
-            return []
-        if kind == "leave_lake":
-            self._begin(command, Step.ANSWERED, replace(self.standing, purge=False)).answer("done")
-            return []
-        if kind in ("resume", "start"):
-            orders = replace(self.standing, mode="running", base=None, base_after=None, anew=False)
-            taken = self._begin(command, Step.EPOCH, orders)
-            taken.base, taken.anew = self.standing.base, self.standing.anew
-            return []
-        if kind == "read_again":
-            return self._take_read_again(command)
-        return self._take_pause(command, leader)
+        return self._take_alone(command, wish, leader)
 
-    def _refusal(self, command: Command, leader: LeaderForAgenda) -> rules.Refusal | None:
-        ended = leader.checkpoints.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
-        state = rules.state(self.standing.mode, halted=leader.halted, ended=ended)
-        if command.kind not in rules.COMMANDS:
-            return rules.Refusal(f"this version of Cutline knows no command {command.kind!r}", "upgrade its services")
-        return rules.refusal(command.kind, state, command.arguments)
-
-    def _take_limits(self, command: Command) -> list[Effect]:
-        """New limits are standing orders: in force at once, and for every epoch until others are asked for."""
-        limits = {name: command.arguments.get(name) for name in ("rows_per_second", "bytes_per_second")}
-        self._begin(command, Step.ANSWERED, replace(self.standing, limits=limits)).answer("done")
+    def _take_alone(self, command: Command, wish: Wish | Refusal, leader: LeaderForAgenda) -> list[Effect]:
+        """Take a command beside which there is no other."""
+        standing = self.standing
+        match wish:
+            case SetLimits():
+                # standing orders: in force at once, and for every epoch until others are asked for
+                self._begin(command, Step.ANSWERED, replace(standing, limits=wish.arguments())).answer("done")
+            case Define() | CancelTable():
+                return self._ask(command, PutDefinition(command=command, in_force=standing.definition))
+            case Restore():
+                return self._ask(command, FindBase(command=command, definition=standing.definition))
+            case DeleteSavepoint():
+                return self._ask(command, ReleaseSavepoint(command=command))
+            case CancelCommand():
+                return self._ask(command, FindOutcome(command=command))
+            case Delete(purge=purge):
+                orders = replace(standing, mode="deleting", purge=purge)
+                self._begin(command, Step.ANSWERED, orders).answer("done")
+            case LeaveLake():
+                self._begin(command, Step.ANSWERED, replace(standing, purge=False)).answer("done")
+            case Resume() | Start():
+                orders = replace(standing, mode="running", base=None, base_after=None, anew=False)
+                taken = self._begin(command, Step.EPOCH, orders)
+                taken.base, taken.anew = standing.base, standing.anew
+            case ReadAgain():
+                return self._take_read_again(command)
+            case _:
+                return self._take_pause(command, leader)
         return []
+
+    def _refusal(self, wish: Wish | Refusal, leader: LeaderForAgenda) -> Refusal | None:
+        if isinstance(wish, Refusal):
+            return wish
+        ended = leader.checkpoints.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
+        return wish.refusal(rules.state(self.standing.mode, halted=leader.halted, ended=ended))
 
     def _cancelled_by(self, command: Command, leader: LeaderForAgenda) -> Command | None:
         """The later command that cancels this one, which was not taken yet, nor carried out by a leader before."""
-        if command.kind == "cancel_command" or self._lasts(command, leader):
+        if isinstance(command.wish, CancelCommand) or self._lasts(command, leader):
             return None
-        if command.kind == "delete_savepoint" and not self.taken:
+        if isinstance(command.wish, DeleteSavepoint) and not self.taken:
             return None  # its turn may have come before, with a leader that died before the outcome
-        found = (later for later in self.queue if later.kind == "cancel_command")
-        return next((later for later in found if later.arguments.get("command") == command.n), None)
+        return next((later for later in self.queue if cancels(later, command)), None)
 
     def _take_in_epoch(self, command: Command, leader: LeaderForAgenda, now: float) -> list[Effect] | None:
-        if (refusal := self._refusal(command, leader)) is not None:
+        wish = command.wish
+        if (refusal := self._refusal(wish, leader)) is not None:
             return self._refuse(command, *refusal)
         if leader.leads:
-            if command.kind in CHECKPOINT_KINDS:
-                taken = self._begin(command, Step.CHECKPOINT)
-                leader.checkpoints.ends(command.arguments.get("run"))
-                if leader.checkpoints.answered == request_by(command) and leader.base is not None:
-                    self._has_checkpoint(taken, leader.base)
-                else:
-                    leader.checkpoints.request(request_by(command))
-                return []
+            if command.taken == "checkpoint":
+                leader.checkpoints.ends(wish.run if isinstance(wish, Savepoint) else None)
+                return self._await_checkpoint(command, leader)
             assert leader.enumerator is not None
-            taken = self._begin(command, Step.MACHINE)
+            self._begin(command, Step.MACHINE)
             if command.n > leader.enumerator.commands_done:
                 return leader.tell(CommandTaken(command=command), now)
             self.checkpoint_written(0, None, command.n, leader.enumerator.refused)  # the epoch's base has it
@@ -552,14 +555,6 @@ class Agenda:
         if leader.waits and (ends := self._ending(leader)):
             return self._refuse(command, f"no epoch was open before {named(ends)}", afterwards(ends))
         return None
-
-    @staticmethod
-    def _is_sparks(command: Command, leader: LeaderForAgenda) -> bool:
-        """Whether the Spark writer has quarantined the table to retry: the enumerator has not."""
-        if command.kind != "retry_table" or leader.enumerator is None:
-            return False
-        table = leader.enumerator.tables.get(str(command.arguments.get("table")))
-        return table is not None and table.phase != QUARANTINED
 
     def _take_read_again(self, command: Command) -> list[Effect]:
         """Every table is read again in the next epoch, now or once the pipeline is resumed; a restore that waits for
@@ -576,6 +571,10 @@ class Agenda:
             taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="stopped"))
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
             return []
+        return self._await_checkpoint(command, leader)
+
+    def _await_checkpoint(self, command: Command, leader: LeaderForAgenda) -> list[Effect]:
+        """Await the checkpoint that answers the command, unless the base is that one."""
         taken = self._begin(command, Step.CHECKPOINT)
         if leader.checkpoints.answered == request_by(command) and leader.base is not None:
             self._has_checkpoint(taken, leader.base)

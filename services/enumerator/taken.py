@@ -1,4 +1,4 @@
-"""A command whose turn has come (pure): its kind, its step, and the leader as the agenda needs it (agenda.py)."""
+"""A command whose turn has come (pure): its step, and the leader as the agenda needs it (agenda.py)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,28 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-import cutline.common.commands.rules as rules
 from cutline.common.causes import Cause
+from cutline.common.commands.kinds import (
+    NOTHING,
+    CancelCommand,
+    Delete,
+    Refusal,
+    Restore,
+    RetryTable,
+    Savepoint,
+    Stop,
+    Wish,
+)
 from cutline.common.mesh.machine import Effect, Event
+from cutline.common.phases import QUARANTINED
+from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.services.enumerator.checkpointing import Checkpointing
-from cutline.services.enumerator.events import Settings
+from cutline.services.enumerator.events import (
+    Settings,
+)
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import CommandRequest
-
-TABLE_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "machine")
-CHECKPOINT_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "checkpoint")
-KEEPING_KINDS = frozenset({"savepoint", "stop"})
-DEFINING_KINDS = frozenset({"define", "cancel_table"})
-ENDING_KINDS = frozenset({"pause", "delete"})
 
 
 class Step(StrEnum):
@@ -110,12 +118,12 @@ class Taken:
     @property
     def alone(self) -> bool:
         """Whether no other command is taken before this one is finished."""
-        return self.step != Step.MACHINE and self.command.kind not in TABLE_KINDS | CHECKPOINT_KINDS
+        return self.step != Step.MACHINE and self.command.taken == "alone"
 
     @property
     def waits_for(self) -> str:
         """What it waits for, for the status."""
-        if self.step == Step.ASKED and self.command.kind == "restore":
+        if self.step == Step.ASKED and isinstance(self.command.wish, Restore):
             return "the source, to say whether it has the binlog"
         return _AWAITED[self.step]
 
@@ -124,6 +132,16 @@ class Taken:
     ) -> None:
         """Note what became of it."""
         self.step, self.state, self.cause, self.remedy, self.result = Step.ANSWERED, state, cause, remedy, result
+
+    def fail_silent(self, at: Position | None) -> None:
+        """It fails: the source has fallen silent inside a transaction, at this place."""
+        place = "" if at is None else f" at {at.file}:{at.offset}"
+        cause = (
+            f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
+            " savepoint"
+        )
+        way = ", or stop it without a savepoint's name" if isinstance(self.command.wish, Stop) else ""
+        self.answer("failed", cause, f"see that the source answers, and ask again{way}")
 
     def outcome(self, orders: Orders, left_open: tuple[int, ...], now: float) -> Outcome:
         """What the store is to keep of it: with these standing orders, and these commands before it without one."""
@@ -146,7 +164,7 @@ def named(command: Command) -> str:
 
 def afterwards(ends: Command) -> str:
     """What helps whoever asked for something before the pipeline was paused or deleted."""
-    return rules.NOTHING if ends.kind == "delete" else "resume the pipeline and ask again"
+    return NOTHING if isinstance(ends.wish, Delete) else "resume the pipeline and ask again"
 
 
 def withdrawn_by(cancel: Command) -> tuple[str, str]:
@@ -154,6 +172,27 @@ def withdrawn_by(cancel: Command) -> tuple[str, str]:
     return f"{cancel.by} cancelled it by command {cancel.n}", "ask again if it is wanted after all"
 
 
+def cancels(later: Command, command: Command) -> bool:
+    """Whether the later one is to withdraw the other."""
+    return isinstance(later.wish, CancelCommand) and later.wish.command == command.n
+
+
+def savepoint_of(command: Command) -> str | None:
+    """The name of the savepoint that a command asks for."""
+    match command.wish:
+        case Savepoint(name=name) | Stop(savepoint=name):
+            return name
+    return None
+
+
 def request_by(command: Command) -> CommandRequest:
     """The request of the checkpoint that a command awaits."""
     return CommandRequest(n=command.n)
+
+
+def is_sparks(wish: Wish | Refusal, leader: LeaderForAgenda) -> bool:
+    """Whether the Spark writer has quarantined the table to retry: the enumerator has not."""
+    if not isinstance(wish, RetryTable) or leader.enumerator is None:
+        return False
+    table = leader.enumerator.tables.get(wish.table)
+    return table is not None and table.phase != QUARANTINED

@@ -42,7 +42,7 @@ from tests.support.records import PART
 
 __all__ = ["invariants_hold"]  # the fixtures
 
-SAVEPOINT = Command(n=1, kind="savepoint", arguments={}, by="ann", at=0.0)
+SAVEPOINT = Command(n=1, kind="savepoint", arguments={"name": None}, by="ann", at=0.0)
 
 
 def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as_number() -> None:

@@ -31,7 +31,6 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.requests import CommandRequest
-from cutline.services.enumerator.taken import TABLE_KINDS
 from tests.simulation.checks.chain import chain
 from tests.simulation.checks.failure import Failure
 
@@ -281,7 +280,7 @@ class Operators:
             raise Failure(f"command {n} has an outcome after command {newest.n}, which does not know that it was open")
         if state != "done":
             return
-        if kind in TABLE_KINDS:
+        if command.taken == "machine":
             newest = journal[chain(journal)[-1]]
             assert isinstance(newest, CheckpointEntry)
             part = load_part(world.store.open(), newest.parts["enumerator"])
