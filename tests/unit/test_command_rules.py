@@ -36,7 +36,7 @@ from tests.support import records
 from tests.support.causes import because
 from tests.support.leader_bench import PLAN
 from tests.support.operated import Operated, leading
-from tests.unit.test_api import DEFINITION, SHOP
+from tests.support.shop_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry
 
 TABLE = "shop.orders"

@@ -22,6 +22,7 @@ PURE = (
     "common/mesh/silence.py",
     "common/mesh/topology.py",
     "common/positions.py",
+    "common/store/deltas.py",
     "common/store/envelope.py",
     "common/store/records.py",
     "common/schema.py",

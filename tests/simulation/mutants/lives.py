@@ -103,7 +103,7 @@ LIVES: tuple[Mutant, ...] = (
     Mutant(
         "retention looks for restores before its note, not after it",
         ((REMOVAL, NOTE + LOOK, LOOK + NOTE),),
-        tests="test_store.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
+        tests="test_store_retention.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
     ),
     mutant(
         "a checkpoint can be restored though what it needs is being removed",
