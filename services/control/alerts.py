@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cutline.common.status.parts import PipelineStatus
+from cutline.common.waits import Party
 from cutline.services.control.conditions import Condition, Labels
 
 PAUSE_SECONDS = (1.0, 300.0)
@@ -232,5 +233,6 @@ def cause_of(name: str, status: PipelineStatus, tables: Iterable[tuple[str, str]
             more = f"; and {len(listed) - 3} more" if len(listed) > 3 else ""
             return "; ".join(f"{table}: {cause}" for table, cause in listed[:3]) + more
         case "CutlineSourceDisconnected" | "CutlineCheckpointOverdue" | "CutlineEpochsFail":
-            return next((text for text in waits if text.startswith("the source")), waits[0] if waits else "")
+            of_source = [wait for wait in waits if wait.party in (Party.SOURCE, Party.BUSY_SOURCE)]
+            return next(map(str, (*of_source, *waits)), "")
     return ""

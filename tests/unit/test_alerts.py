@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cutline.common.status.parts import EnumeratorStatus, Failure, PipelineStatus, ReaderStatus, SparkWriterStatus
+from cutline.common.waits import Party, Wait
 from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.conditions import CONDITIONS, Condition, Labels
 from tests.support.causes import because
@@ -144,8 +145,8 @@ def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
 
 def test_an_alert_has_the_cause_that_the_status_names() -> None:
     status = PipelineStatus(
-        enumerator=EnumeratorStatus(at=1.0, halted=because("purged"), waiting_for="a new epoch"),
-        readers={"reader-0": ReaderStatus(waiting_for="the source: refused")},
+        enumerator=EnumeratorStatus(at=1.0, halted=because("purged"), waiting_for=Wait(Party.EPOCH, "a new epoch")),
+        readers={"reader-0": ReaderStatus(waiting_for=Wait(Party.SOURCE, "the source", because("refused")))},
         spark_writer=SparkWriterStatus(failure=Failure(cause=because("disk full"), kind="OSError", again_seconds=1.0)),
     )
     assert cause_of("CutlineHalted", status, ()) == "purged"

@@ -67,6 +67,9 @@ export const sentence = (text) => (text ? `${capital(text)}${/[.!?…]$/.test(te
 
 const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
 
+/** What a pipeline waits for, and why it takes so long. */
+export const waitOf = ({ what, cause }) => (cause ? `${what}: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : what);
+
 /** Cause and remedy of a table or command, as sentences. */
 export const because = ({ cause, remedy }) => [cause, remedy].filter(Boolean).map(sentence).join(" ");
 
