@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 
-from cutline.common.causes import QUARANTINES, counted
+from cutline.common.causes import QUARANTINES, Cause, counted
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
@@ -173,8 +173,8 @@ class Facts:
     statuses: Mapping[str, PipelineStatus]
     services: list[Service]
     now: float
-    redis_away: str | None = None
-    store_away: str | None = None
+    redis_away: Cause | None = None
+    store_away: Cause | None = None
     memory: Memory | None = None
     disks: tuple[Disk, ...] = ()
     lives: Mapping[str, Life] = field(default_factory=dict)

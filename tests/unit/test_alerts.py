@@ -15,8 +15,8 @@ DISCONNECTED, HALTED = BY_NAME["CutlineSourceDisconnected"], BY_NAME["CutlineHal
 SHOP: Labels = (("pipeline", "shop"),)
 
 
-def judge(alerts: Alerts, now: float, *found: Condition, blind: bool = False, cause: str = "") -> None:
-    alerts.handle(Judged(found={condition: {SHOP: cause} for condition in found}, blind=blind), now)
+def judge(alerts: Alerts, now: float, *found: Condition, blind: bool = False, cause: str = "x") -> None:
+    alerts.handle(Judged(found={condition: {SHOP: because(cause)} for condition in found}, blind=blind), now)
 
 
 def post(alerts: Alerts, now: float) -> list[tuple[str, str]]:
@@ -104,8 +104,8 @@ def test_while_redis_is_away_alerts_of_pipelines_stay_and_that_of_redis_fires() 
     away = BY_NAME["CutlineRedisAway"]
     alerts = Alerts()
     judge(alerts, 0.0, HALTED)
-    alerts.handle(Judged(found={away: {(): "refused"}}, blind=True), 10.0)
-    alerts.handle(Judged(found={away: {(): "refused"}}, blind=True), 70.0)
+    alerts.handle(Judged(found={away: {(): because("refused")}}, blind=True), 10.0)
+    alerts.handle(Judged(found={away: {(): because("refused")}}, blind=True), 70.0)
     assert post(alerts, 70.0) == [("CutlineHalted", "firing"), ("CutlineRedisAway", "firing")]
     judge(alerts, 80.0, HALTED)
     assert post(alerts, 80.0) == [("CutlineRedisAway", "resolved")]
@@ -136,6 +136,7 @@ def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
         "summary": "pipeline shop is halted; mend the cause and start it again",
         "runbook_url": link,
         "cause": "the binlog is purged",
+        "cause_url": "https://docs.example.com/cutline/causes.md#other",
     }
     assert sent["text"].startswith("[critical] CutlineHalted: pipeline shop is halted")
     assert sent["text"].endswith(f": the binlog is purged ({link})")
@@ -149,9 +150,9 @@ def test_an_alert_has_the_cause_that_the_status_names() -> None:
         readers={"reader-0": ReaderStatus(waiting_for=Wait(Party.SOURCE, "the source", because("refused")))},
         spark_writer=SparkWriterStatus(failure=Failure(cause=because("disk full"), kind="OSError", again_seconds=1.0)),
     )
-    assert cause_of("CutlineHalted", status, ()) == "purged"
-    assert cause_of("CutlineSourceDisconnected", status, ()) == "the source: refused"
-    assert cause_of("CutlineSparkWriterFailing", status, ()) == "disk full"
-    held = [(f"a.t{at}", "no key") for at in range(5)]
-    assert cause_of("CutlineTableQuarantined", status, held).endswith("a.t2: no key; and 2 more")
-    assert cause_of("CutlineClockOff", PipelineStatus(), ()) == ""
+    assert cause_of("CutlineHalted", status, ()) == because("purged")
+    assert cause_of("CutlineSourceDisconnected", status, ()) == because("the source: refused")
+    assert cause_of("CutlineSparkWriterFailing", status, ()) == because("disk full")
+    held = [(f"a.t{at}", because("no key", "add one")) for at in range(5)]
+    assert str(cause_of("CutlineTableQuarantined", status, held)).endswith("a.t2: no key; and 2 more; add one")
+    assert cause_of("CutlineClockOff", PipelineStatus(), ()) is None
