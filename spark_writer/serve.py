@@ -25,7 +25,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.mesh.presence import RequestKind
-from cutline.common.status.parts import Failure, Held, SparkWriterStatus
+from cutline.common.status.pipeline_status import Failure, Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK as SPARK_TAKES
 from cutline.common.store.lives import Key, Life, name_of
 from cutline.common.store.records import EpochEntry

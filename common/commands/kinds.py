@@ -103,6 +103,14 @@ class TableWish(Wish):
     table: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOrder(TableWish):
+    """A command about a table of which a person says no more. `act` is its name in the paths of the API, in the CLI and
+    for clients; all of them take it, its rule and its docstring, which says what it does, from the class."""
+
+    act: ClassVar[str]
+
+
 # The pipeline
 
 
@@ -281,26 +289,26 @@ class Define(Wish):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelTable(TableWish):
-    """Take a table that is not live yet out of the definition."""
+class CancelTable(TableOrder):
+    """Cancel the addition of a table that is not live yet."""
 
-    kind = "cancel_table"
+    kind, act = "cancel_table", "cancel"
     rule = Rule(states=NOT_DELETING, phases=_READ, otherwise="a live table can be removed instead", wakes=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PauseTable(TableWish):
-    """Read a table no further, until it is resumed."""
+class PauseTable(TableOrder):
+    """Pause a table: the lake keeps showing its last publication; the other tables go on."""
 
-    kind = "pause_table"
+    kind, act = "pause_table", "pause"
     rule = Rule(states=RUNS, taken="machine", phases=(*_READ, LIVE), otherwise="there is nothing to pause")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeTable(TableWish):
+class ResumeTable(TableOrder):
     """Go on with a paused table."""
 
-    kind = "resume_table"
+    kind, act = "resume_table", "resume"
     rule = Rule(
         states=RUNS,
         taken="machine",
@@ -311,11 +319,10 @@ class ResumeTable(TableWish):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTableAgain(TableWish):
-    """Read a table again. `generation`: the one whose lake table lost data, as the Spark writer has found; once that is
-    over, there is nothing to do."""
+class ReadTableAgain(TableOrder):
+    """Read a table again from its beginning; the lake shows the old content until the new one is complete."""
 
-    kind = "read_table_again"
+    kind, act = "read_table_again", "read-again"
     rule = Rule(
         states=RUNS,
         taken="machine",
@@ -323,21 +330,22 @@ class ReadTableAgain(TableWish):
         otherwise="resume a paused table first; a waiting one is read anyway, and a dropped one can't be",
     )
     generation: int | None = field(default=None, metadata=UNSAID)
+    """The one whose lake table lost data, as the Spark writer has found: once that is over, there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryTable(TableWish):
-    """Try a quarantined table again, after its cause was removed."""
+class RetryTable(TableOrder):
+    """Retry a quarantined table, after its cause was removed."""
 
-    kind = "retry_table"
+    kind, act = "retry_table", "retry"
     rule = Rule(states=RUNS, taken="machine", phases=(QUARANTINED,), otherwise="there is nothing to retry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetTable(TableWish):
-    """Forget a table that was dropped at the source."""
+class ForgetTable(TableOrder):
+    """Forget a table that was dropped at the source: it disappears from lists, and its lake table stays."""
 
-    kind = "forget_table"
+    kind, act = "forget_table", "forget"
     rule = Rule(
         states=RUNS,
         taken="machine",
@@ -370,6 +378,7 @@ KINDS: Mapping[str, type[Wish]] = {
     )
 }  # fmt: skip
 """The classes of all commands, by their kind."""
+TABLE_ORDERS: tuple[type[TableOrder], ...] = tuple(wish for wish in KINDS.values() if issubclass(wish, TableOrder))
 
 
 def wish_of(kind: str, arguments: Mapping[str, Any]) -> Wish | Refusal:

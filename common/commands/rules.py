@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cutline.common.commands.kinds import KINDS, STATES, Define, Mode, PipelineState, Refusal, Role, Wish
+from cutline.common.commands.kinds import KINDS, STATES, Define, Mode, PipelineState, Refusal, Role, TableOrder, Wish
 from cutline.common.phases import Phase
 
 
@@ -49,12 +49,14 @@ def table_refusal(wish: type[Wish], table: str, phase: Phase | None) -> Refusal 
 
 def to_json() -> dict[str, Any]:
     """The table as the dashboard reads it: by operation its role, why it is refused in a state and in a phase of its
-    table (which stands as `{table}`); what is left out is allowed."""
+    table (which stands as `{table}`); what is left out is allowed. `act`: of a TableOrder."""
     return {
         name: {
             "command": operation.wish.kind,
             "role": operation.role,
             "taken": operation.wish.rule.taken,
+            "act": operation.wish.act if issubclass(operation.wish, TableOrder) else None,
+            "does": " ".join((operation.wish.__doc__ or "").split()),
             "states": {
                 state: f"{why.cause}: {why.remedy}"
                 for state in STATES

@@ -27,7 +27,7 @@ from cutline.common.errors import Loss, ProtocolError
 from cutline.common.form import read_each, text
 from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
-from cutline.common.status.parts import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
 from cutline.common.store.lives import LIFE, Key
 
 WIRE = 5
@@ -220,7 +220,7 @@ class Registry:
             tables = {name: (parsed[name], table) for name, table in read.items()}
             self._tables[pipeline] = given, tables
         parts = {part: _parsed(body, key) for part, body in found.items()}
-        return PipelineStatus.of(parts, {name: table for name, (_, table) in tables.items()})
+        return PipelineStatus.put_together(parts, {name: table for name, (_, table) in tables.items()})
 
     async def put_splits(self, pipeline: Key, changed: Mapping[str, str | None]) -> None:
         """Replace the split grids (JSON) of these tables; None removes a table's."""

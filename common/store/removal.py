@@ -23,8 +23,9 @@ from cutline.common.store import bodies
 from cutline.common.store.bodies import numbered
 from cutline.common.store.chain import follow
 from cutline.common.store.commands import Commands
+from cutline.common.store.deltas import since_of
 from cutline.common.store.lives import Folder
-from cutline.common.store.records import Entry, PartRef, since_of
+from cutline.common.store.records import Entry, PartRef
 
 FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
 """The name of a part or a staged file, which begins with its epoch."""

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cutline.common.causes import Cause, joined
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.waits import Party
 from cutline.services.control.conditions import Condition, Labels
 

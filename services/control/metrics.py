@@ -1,8 +1,8 @@
 """The metrics of all pipelines for Prometheus. Every name has its unit; times become ages at the scrape.
 
-Services publish numbers in their status parts (common/status/parts.py); only the control service renders them, so that
-one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning; docs/metrics.md
-shows the same table.
+Services publish numbers in their status parts (common/status/pipeline_status.py); only the control service renders
+them, so that one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning;
+docs/metrics.md shows the same table.
 
 The number of series is bounded: of each pipeline the `most` tables with most to show (not live yet, then most rows
 staged) have their own, the others are added up under `table="(others)"`.
@@ -25,7 +25,7 @@ from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
 from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, Phase
-from cutline.common.status.parts import (
+from cutline.common.status.pipeline_status import (
     SPARK_WRITER,
     BinlogStatus,
     EnumeratorStatus,

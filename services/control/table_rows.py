@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from cutline.common.errors import Unavailable
 from cutline.common.phases import LIVE, PAUSED, SNAPSHOT, WAITING
-from cutline.common.status.parts import TableStatus
+from cutline.common.status.pipeline_status import TableStatus
 from cutline.common.store.lives import Key
 from cutline.common.threads import Threads
 from cutline.services.control.published import Shown

@@ -28,7 +28,7 @@ from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.ports import Ports
 from cutline.common.mesh.presence import RequestKind
 from cutline.common.positions import Position
-from cutline.common.status.parts import SPARK_WRITER, PipelineStatus
+from cutline.common.status.pipeline_status import SPARK_WRITER, PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.commands import SPARK
 from cutline.common.store.records import CheckpointEntry

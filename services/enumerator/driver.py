@@ -29,7 +29,7 @@ from cutline.common.mesh.presence import WIRE, RequestKind, Service
 from cutline.common.mesh.topology import ENUMERATOR, ROLES
 from cutline.common.phases import CATCH_UP, SNAPSHOT
 from cutline.common.positions import Position
-from cutline.common.status.parts import BinlogStatus, EnumeratorStatus
+from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore

@@ -42,7 +42,7 @@ from cutline.common.mesh.presence import Registry, RequestKind
 from cutline.common.mesh.redis import connect, place
 from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High
-from cutline.common.status.parts import (
+from cutline.common.status.pipeline_status import (
     SPARK_WRITER,
     PipelineStatus,
     ReaderStatus,

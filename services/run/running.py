@@ -13,7 +13,7 @@ from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.limits import Limits
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.commands import Command, Outcome
 from cutline.common.store.store import PipelineStore
 from cutline.common.table_id import meant

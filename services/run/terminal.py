@@ -19,7 +19,7 @@ from rich.text import Text
 from cutline.common.causes import Cause
 from cutline.common.mesh.rates import Rates
 from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
-from cutline.common.status.parts import PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 from cutline.common.waits import Wait
 
 PLAIN_INTERVAL_SECONDS = 5.0

@@ -14,7 +14,7 @@ from typing import Literal
 
 from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED
 from cutline.common.positions import High
-from cutline.common.status.parts import TableStatus
+from cutline.common.status.pipeline_status import TableStatus
 from cutline.common.store.records import Publication
 
 Until = Literal["snapshot", "caught-up"]

@@ -12,7 +12,8 @@ from cutline.common.errors import ProtocolError
 from cutline.common.journal.batches import Batch, next_batch, only
 from cutline.common.journal.publishing import may_show, publication
 from cutline.common.store.chain import Chain, follow
-from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work
 from tests.support import records
 from tests.support.causes import because
 from tests.support.records import epoch

@@ -10,6 +10,7 @@ from cutline.common.commands import kinds
 from cutline.common.commands.kinds import KINDS, Refusal, Wish, wish_of
 from cutline.common.phases import Phase
 from cutline.common.store.command_records import Command
+from cutline.services.run.cli import table
 
 WISHES: tuple[tuple[Wish, dict[str, Any]], ...] = (
     (kinds.Pause(), {}),
@@ -72,3 +73,10 @@ def test_what_a_command_leads_to_stands_with_its_class() -> None:
     }  # fmt: skip
     wakes = {kind for kind, wish in KINDS.items() if wish.rule.wakes}
     assert wakes == {"resume", "start", "restore", "define", "cancel_table", "read_again"}
+
+
+def test_an_order_about_a_table_has_its_command_of_the_cli_by_its_class() -> None:
+    for order in kinds.TABLE_ORDERS:
+        command = table.group.commands[order.act]
+        assert command.help == order.__doc__
+        assert [parameter.name for parameter in command.params][:2] == ["pipeline", "table"]

@@ -19,7 +19,7 @@ from cutline.common.commands.kinds import KINDS, STATES, PipelineState, Refusal
 from cutline.common.commands.rules import OPERATIONS
 from cutline.common.mesh.presence import Registry
 from cutline.common.phases import Phase
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api import situation
@@ -36,7 +36,7 @@ from tests.support import records
 from tests.support.causes import because
 from tests.support.leader_bench import PLAN
 from tests.support.operated import Operated, leading
-from tests.unit.test_api import DEFINITION, SHOP
+from tests.support.shop_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry
 
 TABLE = "shop.orders"

@@ -19,7 +19,7 @@ from cutline.common.mesh.topology import Topology
 from cutline.common.mesh.usage import Usage
 from cutline.common.phases import LIVE, SNAPSHOT
 from cutline.common.schema import Column, TableSchema
-from cutline.common.status.parts import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.splits import runs as grid_runs

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.status.parts import CompactionStatus, Held
+from cutline.common.status.pipeline_status import CompactionStatus, Held
 from cutline.common.store.commands import SPARK
 from cutline.common.store.lives import Life
 from cutline.common.store.records import Quarantine

@@ -19,7 +19,7 @@ from cutline.common.commands.kinds import CancelCommand, Wish
 from cutline.common.config.pipeline import shown
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry, RequestKind
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
 from cutline.common.store.store import PipelineStore

@@ -38,6 +38,10 @@ class OperationRules(BaseModel):
     command: str = Field(description="the command that it becomes")
     role: Role
     taken: Taken = Field(description="`alone`, or beside others: by the `machine`, or with a `checkpoint`")
+    act: str | None = Field(
+        description="its name in the path of a table, of an order about one", examples=["pause"], default=None
+    )
+    does: str = Field(description="what it does", examples=["Go on with a paused table."])
     states: dict[str, str] = Field(
         description="states of the pipeline in which it is refused, and why",
         examples=[{"paused": "the pipeline is paused: resume it first"}],

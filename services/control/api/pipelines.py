@@ -17,7 +17,7 @@ from cutline.common.causes import joined
 from cutline.common.commands.kinds import Delete
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.status.parts import BinlogStatus, PipelineStatus
+from cutline.common.status.pipeline_status import BinlogStatus, PipelineStatus
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import definitions

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cutline.common.commands import rules
 from cutline.common.commands.kinds import CancelCommand, Mode, PipelineState, TableWish, Wish
-from cutline.common.status.parts import PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 from cutline.common.store.commands import Command
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore

@@ -92,42 +92,26 @@ async def remove(edit: Edited, table: TableName) -> CommandView:
     return await edit.define(version, stored, checked({**normal(stored), "tables": patterns}))
 
 
-@routes.post(f"{_PATH}/pause", operation_id="pause_table", status_code=202, openapi_extra=asks_for("pause_table"))
-async def pause(asked: Asked, table: TableName) -> CommandView:
-    """Pause a table: the lake keeps showing its last publication; the other tables go on."""
-    return await asked.command(kinds.PauseTable(table=table))
+def _take(order: type[kinds.TableOrder]) -> None:
+    """Make the route of an order about a table, of which nothing more is said."""
+
+    async def ask(asked: Asked, table: TableName) -> CommandView:
+        return await asked.command(order(table=table))
+
+    ask.__doc__ = order.__doc__
+    routes.add_api_route(
+        f"{_PATH}/{order.act}",
+        ask,
+        methods=["POST"],
+        name=order.act.replace("-", "_"),
+        operation_id=order.kind,
+        status_code=202,
+        openapi_extra=asks_for(order.kind),
+    )
 
 
-@routes.post(f"{_PATH}/resume", operation_id="resume_table", status_code=202, openapi_extra=asks_for("resume_table"))
-async def resume(asked: Asked, table: TableName) -> CommandView:
-    """Go on with a paused table."""
-    return await asked.command(kinds.ResumeTable(table=table))
-
-
-@routes.post(
-    f"{_PATH}/read-again", operation_id="read_table_again", status_code=202, openapi_extra=asks_for("read_table_again")
-)
-async def read_again(asked: Asked, table: TableName) -> CommandView:
-    """Read a table again from its beginning; the lake shows the old content until the new one is complete."""
-    return await asked.command(kinds.ReadTableAgain(table=table))
-
-
-@routes.post(f"{_PATH}/retry", operation_id="retry_table", status_code=202, openapi_extra=asks_for("retry_table"))
-async def retry(asked: Asked, table: TableName) -> CommandView:
-    """Retry a quarantined table, after its cause was removed."""
-    return await asked.command(kinds.RetryTable(table=table))
-
-
-@routes.post(f"{_PATH}/forget", operation_id="forget_table", status_code=202, openapi_extra=asks_for("forget_table"))
-async def forget(asked: Asked, table: TableName) -> CommandView:
-    """Forget a table that was dropped at the source: it disappears from lists, and its lake table stays."""
-    return await asked.command(kinds.ForgetTable(table=table))
-
-
-@routes.post(f"{_PATH}/cancel", operation_id="cancel_table", status_code=202, openapi_extra=asks_for("cancel_table"))
-async def cancel(asked: Asked, table: TableName) -> CommandView:
-    """Cancel the addition of a table that is not live yet."""
-    return await asked.command(kinds.CancelTable(table=table))
+for _order in kinds.TABLE_ORDERS:
+    _take(_order)
 
 
 @routes.post(f"{_PATH}/lake", operation_id="choose_about_lake", status_code=202, openapi_extra=asks_for("lake"))

@@ -249,8 +249,8 @@ class PipelineStatus:
     tables: Mapping[str, TableStatus] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any], tables: Mapping[str, TableStatus]) -> PipelineStatus:
-        """Put together what Redis has: parts as parsed JSON, by name, and the enumerator's tables. A part of a service
+    def put_together(cls, parts: Mapping[str, Any], tables: Mapping[str, TableStatus]) -> PipelineStatus:
+        """Make it of what Redis has: parts as parsed JSON, by name, and the enumerator's tables. A part of a service
         that this version does not know is left out."""
         spark = read(SparkWriterStatus, parts.get(SPARK_WRITER))
         return cls(
