@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cutline.common.causes import Cause
 from cutline.common.commands.kinds import Mode
@@ -18,10 +18,9 @@ from cutline.common.form import read
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
 from cutline.common.phases import DROPPED, QUARANTINED, Phase
+from cutline.common.waits import Wait
 
 ENUMERATOR, SPARK_WRITER = "enumerator", "spark_writer"
-Choice = Literal["accept", "overwrite"]
-"""What may become of the commits of others to a lake table."""
 
 
 class Mark(NamedTuple):
@@ -59,7 +58,7 @@ class MemberStatus(PartStatus):
     member at the other end, and its last checkpoints."""
 
     epoch: int = 0
-    waiting_for: str | None = None
+    waiting_for: Wait | None = None
     channels: Mapping[str, ChannelStatus] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
 
@@ -170,8 +169,8 @@ class Held:
     cause: Cause
     generation: int
     seen: str | None = None
-    choices: tuple[Choice, ...] = ()
-    chosen: Choice | None = None
+    choices: tuple[str, ...] = ()
+    chosen: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +275,7 @@ class PipelineStatus:
 
 
     def choice(self, table: str, choice: str, *, seen: str | None = None) -> str:
-        """Return the newest commit of others to a lake table that a person's choice (a `Choice`) is about. ConfigError
+        """Return the newest commit of others to a lake table that a person's choice is about. ConfigError
         if there is nothing to choose, or if the person has `seen` another one (None: the one in the status)."""
         held = self.spark_writer.quarantined.get(table)
         if held is None or not held.choices or held.seen is None:

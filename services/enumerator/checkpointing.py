@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ProtocolError
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import THE_STOP, CommandRequest, Request
 
@@ -193,16 +195,17 @@ class Checkpointing:
         self._doubted_at = now
         return True
 
-    def waiting_for(self, enumerator: Enumerator | None, now: float) -> str | None:
+    def waiting_for(self, enumerator: Enumerator | None, now: float) -> Wait | None:
         """What holds checkpoints up, for the status."""
         if self.in_flight is not None and now - self.started_at > DOUBT_SECONDS:
             awaited = "the store, which has not taken its entry"
             if enumerator is not None and (collecting := enumerator.collecting) is not None:
                 awaited = f"the part of {', '.join(collecting.missing(enumerator.plan.topology))}"
-            seconds = now - self.started_at
-            return f"checkpoint {self.in_flight[0]}, begun {seconds:.0f} s ago: it lacks {awaited}"
+            what = f"checkpoint {self.in_flight[0]}, begun {now - self.started_at:.0f} s ago"
+            return Wait(Party.CHECKPOINT, what, Cause(Code.LATE, f"it lacks {awaited}"))
         if self._inside is not None and now - self._inside[1] > SILENT_SECONDS:
             at, since = self._inside
             place = "" if at is None else f" at {at.file}:{at.offset}"
-            return f"the rest of the transaction{place}: the source has sent nothing for {now - since:.0f} s"
+            silent = Cause(Code.UNAVAILABLE, f"the source has sent nothing for {now - since:.0f} s")
+            return Wait(Party.BUSY_SOURCE, f"the rest of the transaction{place}", silent)
         return None

@@ -49,6 +49,7 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, Ticked
 from cutline.common.mesh.topology import ENUMERATOR, ROLES, Role, Topology
 from cutline.common.store.records import Anew, EpochEntry, Members
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.agenda import Agenda
 from cutline.services.enumerator.checkpointing import Checkpointing
 from cutline.services.enumerator.events import (
@@ -226,16 +227,17 @@ class Leader:
     def _delete(self) -> list[Effect]:
         return [DeletePipeline()] if self.agenda.standing.mode == "deleting" and self.still else []
 
-    def waiting_for(self, now: float) -> str | None:
+    def waiting_for(self, now: float) -> Wait | None:
         """What holds the pipeline up, for its status; None while it goes on, or has halted or ended."""
         match self.state:
             case LeaderState.RESTING:
                 at = datetime.fromtimestamp(self.retry_at, tz=UTC)
-                return f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row): {self.cause}"
+                what = f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row)"
+                return Wait(Party.TIME, what, self.cause)
             case LeaderState.READING | LeaderState.GATHERING | LeaderState.PROPOSING | LeaderState.OPENING:
-                return f"a new epoch ({self.state}): {self.cause}"
+                return Wait(Party.EPOCH, f"a new epoch ({self.state})", self.cause)
             case LeaderState.STOPPED:
-                return f"a person: the pipeline is {self.agenda.standing.mode}"
+                return Wait(Party.PERSON, "a person", Cause(Code.ASKED, f"the pipeline is {self.agenda.standing.mode}"))
             case LeaderState.LEADING:
                 return self.checkpoints.waiting_for(self.enumerator, now)
         return None

@@ -46,6 +46,7 @@ MESH = {
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
     "common.causes": set(),
+    "common.waits": {"common.causes"},
     "common.errors": {"common.causes"},
     "common.file_metrics": {"common.schema", "common.store"},
     "common.keys": set(),
