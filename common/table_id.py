@@ -38,8 +38,8 @@ def split_table_id(table_id: str) -> tuple[str, str]:
     if len(names) == 2 and table_id_of(*names) == table_id:
         return names[0], names[1]
     raise ConfigError(
-        f"{table_id!r} is not the id of a table; write it with its database, as shop.orders, and a name with a dot in"
-        " backticks, as `my.db`.t"
+        f"{table_id!r} is not the id of a table",
+        "write it with its database, as shop.orders, and a name with a dot in backticks, as `my.db`.t",
     )
 
 
@@ -84,14 +84,14 @@ def meant(text: str, known: Iterable[str]) -> str:
     try:
         candidates = spellings(text)
     except ValueError as error:
-        raise ConfigError(f"{error}; write a table as shop.orders, or `my.db`.t") from error
+        raise ConfigError(f"{error}", "write a table as shop.orders, or `my.db`.t") from error
     if not candidates:
-        raise ConfigError(f"{text!r} is not a table; write it with its database, as shop.orders")
+        raise ConfigError(f"{text!r} is not a table", "write it with its database, as shop.orders")
     if len(candidates) > 1:
         existing = set(known)
         candidates = [each for each in candidates if each in existing] or candidates
     if len(candidates) > 1:
-        raise ConfigError(f"{text} is ambiguous, since a name has a dot; write {' or '.join(candidates)}")
+        raise ConfigError(f"{text} is ambiguous, since a name has a dot", f"write {' or '.join(candidates)}")
     return candidates[0]
 
 

@@ -15,26 +15,26 @@ from cutline.common.table_id import spellings, split_names, split_table_id
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 
 
-def glob_problem(pattern: object) -> str | None:
-    """The pattern and why it is no glob on tables; None if it is one."""
+def glob_problem(pattern: object) -> tuple[str, str] | None:
+    """The pattern with the reason why it is not a glob on tables, and what to write; None if it is one."""
     if isinstance(pattern, str):
         exclusion, glob = _halves(pattern)
         with suppress(ValueError):
             names = split_names(glob)
             if len(names) > 2 and all(names):
                 written = " or ".join(repr(exclusion + each) for each in spellings(glob))
-                return f"{pattern!r}, which is ambiguous since a name in it has a dot; write it as {written}"
+                return f"{pattern!r}, which is ambiguous since a name in it has a dot", f"write it as {written}"
             if len(names) == 2 and all(names) and not glob.startswith("!"):
                 return None
     return (
-        f'{pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"; a name with a dot, or with "!"'
-        ' at its beginning, is written in backticks, as in "`my.db`.*"'
+        f'{pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"',
+        'a name with a dot, or with "!" at its beginning, is written in backticks, as in "`my.db`.*"',
     )
 
 
 def _glob(pattern: str) -> str:
     if (problem := glob_problem(pattern)) is not None:
-        raise fault(f"has {problem}")
+        raise fault(f"has {problem[0]}", problem[1])
     return pattern
 
 

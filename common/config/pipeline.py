@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from cutline.common.config.faults import Strict, fault, location, repeated_keys, sentence
+from cutline.common.causes import Cause, Code
+from cutline.common.config.faults import Strict, cause_of, fault, location, repeated_keys
 from cutline.common.config.globs import glob_problem, select_tables
 from cutline.common.config.reserved import NAMESPACE
 from cutline.common.config.source import SourceConfig
@@ -280,9 +281,9 @@ class PipelineConfig(Strict):
             raise fault('must be a list of globs, as in ["shop.*", "!shop.tmp_*"]')
         for pattern in value:
             if (problem := glob_problem(pattern)) is not None:
-                raise fault(f"has {problem}")
+                raise fault(f"has {problem[0]}", problem[1])
         if not any(not pattern.startswith("!") for pattern in value):
-            raise fault("includes nothing; name at least one table without a leading !")
+            raise fault("includes nothing", "name at least one table without a leading !")
         return tuple(value)
 
     @field_validator("tags", mode="after")
@@ -291,15 +292,15 @@ class PipelineConfig(Strict):
         for name, value in tags.items():
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", name) or len(value) > 255:
                 raise fault(
-                    f"has {name!r}, which is no tag; a name has up to 63 letters, digits, `.`, `_`, `/` and `-`, a"
-                    " value up to 255 characters"
+                    f"has {name!r}, which is no tag",
+                    "a name has up to 63 letters, digits, `.`, `_`, `/` and `-`, a value up to 255 characters",
                 )
         return tags
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.stop is not None and self.start == "snapshot-only":
-            raise fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too; remove one")
+            raise fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too", "remove one")
         return self
 
     @model_validator(mode="after")
@@ -307,7 +308,8 @@ class PipelineConfig(Strict):
         if self.snapshot.chunks == "exact" and any(options.chunk_by for options in self.table_options):
             raise fault(
                 "has table_options with chunk_by, which snapshot.chunks: exact does not support (a row whose column"
-                " changes would move to another chunk); use replay"
+                " changes would move to another chunk)",
+                "use replay",
             )
         return self
 
@@ -341,8 +343,8 @@ class PipelineConfig(Strict):
         try:
             return cls.model_validate(dict(definition))
         except ValidationError as error:
-            faults = (f"the store's definition: {sentence(detail, cls)}" for detail in error.errors())
-            raise ConfigError(*faults) from error
+            faults = (cause_of(detail, cls).before("the store's definition: ") for detail in error.errors())
+            raise ConfigError.several(faults) from error
 
 
 _SECRET = re.compile(
@@ -372,7 +374,9 @@ def load(path: str | Path) -> PipelineConfig:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"the pipeline file {path} can't be read ({reason}); give the path of a YAML file") from error
+        raise ConfigError(
+            f"the pipeline file {path} can't be read ({reason})", "give the path of a YAML file"
+        ) from error
     return parse(text, where=str(path), folder=path.resolve().parent)
 
 
@@ -384,21 +388,26 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
-        raise ConfigError(f"{place}: this is not YAML ({error.problem}); correct the syntax") from error
+        raise ConfigError(_not_yaml(place, error.problem)) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: this is not YAML ({error}); correct the syntax") from error
+        raise ConfigError(_not_yaml(where, error)) from error
     if root is None or not isinstance(content, dict):
         raise ConfigError(
-            f"{where}: this is not a pipeline; it must be a mapping with the keys name, source, tables and sink"
+            f"{where}: this is not a pipeline", "it must be a mapping with the keys name, source, tables and sink"
         )
     faults = list(repeated_keys(root))
     try:
         config = PipelineConfig.model_validate(content)
     except ValidationError as error:
-        faults += ((*location(root, detail["loc"]), sentence(detail, PipelineConfig)) for detail in error.errors())
+        faults += ((*location(root, detail["loc"]), cause_of(detail, PipelineConfig)) for detail in error.errors())
     if faults:
-        raise ConfigError(*(f"{where}:{line}:{column}: {message}" for line, column, message in sorted(faults)))
+        faults.sort(key=lambda found: (found[0], found[1], str(found[2])))
+        raise ConfigError.several(cause.before(f"{where}:{line}:{column}: ") for line, column, cause in faults)
     return _absolute(config, folder or Path.cwd())
+
+
+def _not_yaml(place: str, problem: object) -> Cause:
+    return Cause(Code.SYNTAX, f"{place}: this is not YAML ({problem})", "correct the syntax")
 
 
 def _absolute(config: PipelineConfig, folder: Path) -> PipelineConfig:

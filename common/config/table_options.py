@@ -126,7 +126,7 @@ class TableOptions(Strict):
     def _not_ours(cls, properties: dict[str, str]) -> dict[str, str]:
         for name in properties:
             if name.startswith(("cutline.", "write.metadata.metrics.column.")) or name in OUR_PROPERTIES:
-                raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets; remove it")
+                raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets", "remove it")
         return properties
 
     @field_validator("sort", mode="after")
@@ -135,7 +135,7 @@ class TableOptions(Strict):
         names = [sorted_by(column)[0] for column in sort]
         for name in names:
             if not name.strip() or names.count(name) > 1:
-                raise fault(f"sorts by {name!r}, which is empty or there twice; name each column once")
+                raise fault(f"sorts by {name!r}, which is empty or there twice", "name each column once")
         return sort
 
     @field_validator("partition", mode="after")
@@ -147,12 +147,13 @@ class TableOptions(Strict):
                 columns.append(partitioned_by(item)[0])
             except ValueError:
                 raise fault(
-                    f"partitions by {item!r}, which is no known transform; write a column's name, year(column),"
-                    " month(column), day(column), hour(column), bucket(16, column) or truncate(10, column)"
+                    f"partitions by {item!r}, which is no known transform",
+                    "write a column's name, year(column), month(column), day(column), hour(column), bucket(16,"
+                    " column) or truncate(10, column)",
                 ) from None
         for name in columns:
             if columns.count(name) > 1:
-                raise fault(f"partitions by {name!r} twice; name each column once")
+                raise fault(f"partitions by {name!r} twice", "name each column once")
         return partition
 
     @model_validator(mode="after")
@@ -160,9 +161,9 @@ class TableOptions(Strict):
         if self.tables.startswith("!"):
             raise fault(f'has tables {self.tables!r}, which is not a glob on db.table, as in "shop.*"')
         if (problem := glob_problem(self.tables)) is not None:
-            raise fault(f"has tables {problem}")
+            raise fault(f"has tables {problem[0]}", problem[1])
         if self.chunk_by and self.identity:
-            raise fault("has identity and chunk_by; a table with an identity is chunked by it, so keep one")
+            raise fault("has identity and chunk_by", "a table with an identity is chunked by it, so keep one")
         return self
 
 

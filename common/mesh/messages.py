@@ -26,6 +26,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
 from cutline.common.limits import Limits
 from cutline.common.positions import High, Low, Position, Stop
@@ -210,7 +211,7 @@ class SplitFailed(Message):
     table_id: str
     generation: int
     attempt: int
-    cause: str
+    cause: Cause
     remedy: Remedy = Remedy.QUARANTINE
 
 
@@ -229,7 +230,7 @@ class TableReport(Message):
     table_id: str
     generation: int
     state: TableState
-    cause: str | None = None
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,13 +406,13 @@ def decode(header: dict[str, Any], body: Any = None) -> Message:
     cls = _TYPES.get(str(header.get("type")))
     if cls is None:
         raise ProtocolError(
-            f"message type {header.get('type')!r} is not known to this version; run one version of Cutline in a mesh"
+            f"message type {header.get('type')!r} is not known to this version", "run one version of Cutline in a mesh"
         )
     try:
         message: Message = from_plain(cls, header)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ProtocolError(
-            f"message {cls.__name__} can't be read: {error}; run one version of Cutline in a mesh"
+            f"message {cls.__name__} can't be read: {error}", "run one version of Cutline in a mesh"
         ) from error
     if body is not None and isinstance(message, Records):
         message = dataclasses.replace(message, body=body)

@@ -199,7 +199,7 @@ class Folder:
     def life(self) -> Life:
         """The life. Raises ConfigError without one."""
         if (found := self.find()) is None:
-            raise ConfigError(f"the store has no pipeline {self.name!r}; define it first")
+            raise ConfigError(f"the store has no pipeline {self.name!r}", "define it first")
         return found
 
     def bind(self, life: Life | None) -> None:

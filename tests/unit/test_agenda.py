@@ -35,6 +35,7 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.leader import MAX_HALTS, SILENT_SECONDS, SOON_SECONDS, EpochOpened
 from cutline.services.enumerator.requests import CommandRequest
+from tests.support.causes import because
 from tests.support.operated import Operated, checkpoint, leading, wish
 
 PAUSED = Orders(mode="paused")
@@ -56,7 +57,7 @@ def test_a_pause_takes_a_last_checkpoint_then_ends_the_epoch_and_begins_none() -
 def test_a_pause_needs_no_checkpoint_where_no_epoch_is_open() -> None:
     bench = leading()
     for tail in range(MAX_HALTS):
-        bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
         if tail + 1 < MAX_HALTS:
             bench.lead(tail=tail + 1)
     assert bench.leader.state == "halted"
@@ -212,7 +213,7 @@ def test_a_source_that_is_silent_inside_a_transaction_gets_ever_fewer_checkpoint
             bench.complete(inside=True)
             bench.written()
     assert bench.leader.tail < 30
-    assert "the source has sent nothing for 86" in (bench.leader.waiting_for(bench.now) or "")
+    assert "the source has sent nothing for 86" in str(bench.leader.waiting_for(bench.now))
     bench.tell(MessageReceived(channel="reader-0", message=StreamCaughtUp()))
     bench.wait(SOON_SECONDS + 0.1)
     assert bench.complete().inside is False
@@ -340,7 +341,7 @@ def test_limits_are_standing_orders_that_hold_at_once_and_in_every_later_epoch()
     wanted = limited(bench, 7.0)
     assert bench.effects[-1] == Send(receiver="reader-0", message=Throttle(limits=Limits(**wanted)))
     assert bench.leader.enumerator.limits == Limits(**wanted)
-    bench.tell(EpochFailed(epoch=1, cause="a writer died"))
+    bench.tell(EpochFailed(epoch=1, cause=because("a writer died")))
     opening = bench.next_epoch(1, None, finished=1, orders=Orders(limits=wanted))
     assert opening.plan.limits == bench.leader.limits == Limits(**wanted)
 
@@ -374,7 +375,7 @@ def halted(bench: Operated, lost: Loss) -> None:
     """The source has lost what follows the position of checkpoint 1, again and again."""
     for tail in range(1, MAX_HALTS + 1):
         bench.lead(tail=tail, base=1)
-        bench.tell(EpochFailed(epoch=tail + 1, cause="purged", halts=True, lost=lost))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("purged"), halts=True, lost=lost))
 
 
 def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted() -> None:
@@ -389,7 +390,7 @@ def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted()
     opening = bench.next_epoch(3, 1, commands=(asked,))
     assert (opening.base, bench.last(WriteEntry).entry.anew, bench.finish().state) == (1, "asked", "done")
     assert bench.leader.state == "leading"
-    bench.tell(EpochFailed(epoch=4, cause="lost", halts=False))
+    bench.tell(EpochFailed(epoch=4, cause=because("lost"), halts=False))
     bench.now += 100
     bench.see()
     other = Operated()
@@ -403,7 +404,7 @@ def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted()
     bench.wait(10.1)
     bench.complete()
     bench.written()
-    bench.tell(EpochFailed(epoch=5, cause="lost", halts=False))
+    bench.tell(EpochFailed(epoch=5, cause=because("lost"), halts=False))
     bench.now += 100
     bench.see()
     bench.tell(JournalRead(tail=6, base=6, finished=1))
@@ -414,11 +415,11 @@ def test_a_command_about_tables_that_an_epoch_leaves_behind_holds_none_up_where_
     """It awaited a checkpoint of the epoch, of which none comes: it is refused, and the command behind it is taken."""
     bench = Operated()
     bench.lead(tail=1, base=1)
-    bench.tell(EpochFailed(epoch=2, cause="purged", halts=True))
+    bench.tell(EpochFailed(epoch=2, cause=because("purged"), halts=True))
     bench.lead(tail=2, base=1)
     bench.command("pause_table", table="d.t")
     bench.command("read_again")
-    bench.tell(EpochFailed(epoch=3, cause="purged", halts=True))
+    bench.tell(EpochFailed(epoch=3, cause=because("purged"), halts=True))
     assert bench.finish().state == "refused"
     assert bench.leader.state == "reading"
 
@@ -463,7 +464,7 @@ def test_a_lost_position_needs_no_person_where_the_definition_says_so_but_anothe
     bench.written()
     for tail in (4, 5):
         bench.tell(EpochOpened(epoch=tail, enumerator=None))
-        bench.tell(EpochFailed(epoch=tail, cause="purged", halts=True, lost=lost))
+        bench.tell(EpochFailed(epoch=tail, cause=because("purged"), halts=True, lost=lost))
         bench.now += 100
         bench.see()
         if tail == 4:

@@ -17,6 +17,7 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.leader import EpochOpened
 from cutline.services.enumerator.requests import CommandRequest
+from tests.support.causes import because
 from tests.support.leader_bench import READER, WRITER
 from tests.support.operated import Operated, checkpoint, leading, wish
 
@@ -136,14 +137,14 @@ def test_what_a_checkpoint_may_have_is_not_cancelled_before_the_journal_tells() 
     """1. The entry of a checkpoint with a savepoint and a table's pause is ordered, and its answer is lost with the
     epoch, twice in a row, so the leader rests. 2. Both are cancelled. 3. The journal has the entry."""
     bench = leading()
-    bench.tell(EpochFailed(epoch=1, cause="lost"))
+    bench.tell(EpochFailed(epoch=1, cause=because("lost")))
     bench.lead(tail=1)
     commands = (wish(1, "pause_table", table="d.t"), wish(2, "savepoint", name="s"))
     bench.command("pause_table", table="d.t")
     bench.command("savepoint", name="s")
     bench.wait(0.2)
     bench.complete()
-    bench.tell(EpochFailed(epoch=2, cause="lost"))
+    bench.tell(EpochFailed(epoch=2, cause=because("lost")))
     assert bench.leader.state == "resting"
     cancels = (wish(3, "cancel_command", command=1), wish(4, "cancel_command", command=2))
     bench.command("cancel_command", command=1)
@@ -171,7 +172,7 @@ def test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_st
     bench.command("savepoint", name="s")
     bench.wait(0.2)
     bench.complete()
-    bench.tell(EpochFailed(epoch=1, cause="lost"))
+    bench.tell(EpochFailed(epoch=1, cause=because("lost")))
     bench.command("cancel_command", command=1)
     bench.tell(JournalRead(tail=tail, base=None, commands=commands))
     assert bench.outcomes() == []

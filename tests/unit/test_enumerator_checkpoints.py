@@ -24,7 +24,8 @@ from cutline.common.mesh.messages import (
     TableState,
 )
 from cutline.common.positions import Position
-from cutline.common.store.records import Anew, StagedFile, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import Anew, StagedFile
 from cutline.services.enumerator import checkpoints as checkpoints_file
 from cutline.services.enumerator import tables as tables_file
 from cutline.services.enumerator.events import (
@@ -42,6 +43,7 @@ from cutline.services.enumerator.events import (
 from cutline.services.enumerator.machine import Enumerator
 from tests.simulation.checks.freeze import freeze
 from tests.support import records
+from tests.support.causes import because
 from tests.support.enumerator_bench import (
     SCHEMA,
     STOP,
@@ -79,7 +81,7 @@ def test_the_stop_is_asked_for_a_second_after_each_answer_until_the_source_has_p
 def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_at_rest() -> None:
     bench = EnumeratorBench()
     bench.tell(Began())
-    faulty, gone = TableFound(table_id="d.k", fault="no key"), TableFound(table_id="d.g", gone=True)
+    faulty, gone = TableFound(table_id="d.k", fault=because("no key")), TableFound(table_id="d.g", gone=True)
     bench.tell(TablesFound(tables=(found(), faulty, gone), stop=STOP))
     bench.tell(StopFound(place=PLACE))
     bench.split_in(None).get(SplitsWanted(free=1))
@@ -244,7 +246,7 @@ def test_changes_of_a_table_that_was_quarantined_before_the_cut_are_left_out() -
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.start(5)
-    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="no"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause=because("no")))
     changed = records.staged("d.t", schema=WIDER.hash)
     entry = finish(bench, 5, changed, stream=StreamCut(position=None, source_time=None, inside=False))
     assert entry.tables["d.t"].phase == "quarantined"
@@ -281,7 +283,7 @@ def test_the_orders_that_follow_from_a_report_in_flight_go_out_in_the_new_epoch(
 
 def test_a_table_that_waits_for_its_next_generation_is_described_again_after_a_restore() -> None:
     bench = EnumeratorBench().begin().split_in(None)
-    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="x", restart=True))
+    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause=because("x"), restart=True))
     again = EnumeratorBench(part=bench.machine.snapshot())
     assert DescribeTable(table_id="d.t", generation=2) in again.tell(Began())
 
@@ -309,7 +311,7 @@ def test_an_epoch_that_begins_anew_reads_every_table_again_and_takes_nothing_of_
 def test_an_epoch_that_begins_anew_leaves_a_table_paused_or_dropped_and_frees_one_that_was_quarantined() -> None:
     bench = live(EnumeratorBench().begin(found(), found("d.p"), found("d.gone", schema=None, gone=True)))
     commanded(bench, "pause_table", table="d.p")
-    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="x"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause=because("x")))
     bench.machine.begin_anew("asked")
     phases = {name: (table.phase, table.generation) for name, table in bench.machine.tables.items()}
     assert phases == {"d.t": ("waiting", 2), "d.p": ("paused", 2), "d.gone": ("dropped", 1)}
@@ -344,7 +346,7 @@ def test_no_generation_after_a_restore_has_a_number_that_was_left_behind() -> No
     again.tell(TablesFound(tables=(found("d.new"),)))
     assert tables["d.new"].generation == 6
     commanded(again, "read_table_again", 2)
-    again.get(TableReport(table_id="d.t", generation=6, state=TableState.RESTART, cause="DDL"))
+    again.get(TableReport(table_id="d.t", generation=6, state=TableState.RESTART, cause=because("DDL")))
     assert tables["d.t"].generation == 6
     again.get(SplitsWanted(free=9))
     assert {split.generation for _, split in again.assigned} <= {6}

@@ -24,6 +24,7 @@ from cutline.services.enumerator.events import (
     TablesFound,
 )
 from cutline.services.enumerator.machine import MAX_ATTEMPTS
+from tests.support.causes import because
 from tests.support.enumerator_bench import WIDER, EnumeratorBench, found, high, invariants_hold, low
 
 __all__ = ["invariants_hold"]  # the fixtures
@@ -89,7 +90,7 @@ def test_a_table_that_the_lake_has_lost_is_read_again_once_for_each_generation_t
     assert (asked(1), asked(2)) == ([2], [])
     assert bench.machine.refused == {}
     table = bench.machine.tables[table_id]
-    assert (table.phase, table.generation, table.cause) == ("waiting", 2, "the lake table lost data")
+    assert (table.phase, table.generation, str(table.cause)) == ("waiting", 2, "the lake table lost data")
 
 
 def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:
@@ -179,12 +180,12 @@ def test_a_failed_chunk_is_tried_again_then_its_table_is_quarantined_with_the_ca
                 table_id="d.t",
                 generation=1,
                 attempt=attempt,
-                cause="gone",
+                cause=because("gone"),
                 remedy=Remedy.RETRY,
             )
         )
     table = bench.machine.tables["d.t"]
-    assert (table.phase, table.cause) == ("quarantined", "gone")
+    assert (table.phase, table.cause) == ("quarantined", because("gone"))
     bench.get(SplitsWanted(free=1))
     assert len(bench.assigned) == MAX_ATTEMPTS
 

@@ -33,6 +33,7 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.machine import NEW_TABLES_SECONDS
 from tests.support import records
+from tests.support.causes import because
 from tests.support.enumerator_bench import (
     SCHEMA,
     STOP,
@@ -54,7 +55,7 @@ def test_the_next_generation_is_described_and_split_anew() -> None:
     bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
-    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause="DDL"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause=because("DDL")))
     assert bench.sent_of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
     bench.tell(TableDescribed(generation=1, table=found()))
     assert bench.machine.tables["d.t"].splitter is None
@@ -71,7 +72,7 @@ def test_a_table_that_is_gone_is_dropped_and_one_that_may_not_be_read_is_not_and
     bench = EnumeratorBench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1], schema=WIDER)
-    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault="SELECT is denied", **{why: True})))
+    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault=because("SELECT is denied"), **{why: True})))
     assert bench.machine.tables["d.t"].phase == phase
     bench.start(7)
     assert finish(bench, 7).tables["d.t"].phase == phase
@@ -79,8 +80,8 @@ def test_a_table_that_is_gone_is_dropped_and_one_that_may_not_be_read_is_not_and
     look = DescribeTable(table_id="d.t", generation=2)
     assert bench.note(bench.process.handle(Ticked(), 100.0)) == [look]
     assert bench.note(bench.process.handle(Ticked(), 200.0)) == []  # a source that is away answers late
-    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault="d.t has no identity")))
-    assert bench.machine.tables["d.t"].cause == "d.t has no identity"
+    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault=because("d.t has no identity"))))
+    assert bench.machine.tables["d.t"].cause == because("d.t has no identity")
     assert bench.note(bench.process.handle(Ticked(), 206.0)) == [look]
     bench.tell(TableDescribed(generation=2, table=found()))
     table = bench.machine.tables["d.t"]
@@ -92,7 +93,7 @@ def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation
     None
 ):
     bench = live(EnumeratorBench().begin())
-    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause="it was dropped"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause=because("it was dropped")))
     assert bench.sent_of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
     bench.tell(TableDescribed(generation=2, table=found(schema=None, gone=True)))
     table = bench.machine.tables["d.t"]
@@ -107,13 +108,15 @@ def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation
 def test_a_quarantined_table_that_is_gone_is_dropped_since_nothing_is_left_to_mend(noticed: str) -> None:
     bench = live(EnumeratorBench().begin())
     look = DescribeTable(table_id="d.t", generation=1)
-    assert look in bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="a statement"))
+    report = TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause=because("a statement"))
+    assert look in bench.get(report)
     bench.tell(TableDescribed(generation=1, table=found()))  # it is there, and stays quarantined for what it did
     assert bench.machine.tables["d.t"].phase == "quarantined"
     if noticed != "by the look when it stops":
         assert look in bench.tell(TablesFound(tables=(), unseen=frozenset({"d.t"})))
-        bench.tell(TableDescribed(generation=1, table=found(schema=None, fault="SELECT is denied", hidden=True)))
-        assert bench.machine.tables["d.t"].cause == "a statement"
+        denied = found(schema=None, fault=because("SELECT is denied"), hidden=True)
+        bench.tell(TableDescribed(generation=1, table=denied))
+        assert bench.machine.tables["d.t"].cause == because("a statement")
     bench.tell(TableDescribed(generation=1, table=found(schema=None, gone=True)))
     table = bench.machine.tables["d.t"]
     assert (table.phase, table.generation, table.awaited) == ("dropped", 2, True)
@@ -152,15 +155,15 @@ def test_a_table_report_of_a_generation_that_is_over_is_ignored(state: TableStat
 
 
 def test_a_table_without_identity_is_quarantined_and_the_others_go_on() -> None:
-    bench = EnumeratorBench().begin(TableFound(table_id="d.k", fault="no key"), found()).split_in(None)
+    bench = EnumeratorBench().begin(TableFound(table_id="d.k", fault=because("no key")), found()).split_in(None)
     bench.get(SplitsWanted(free=1))
-    assert bench.machine.tables["d.k"].cause == "no key"
+    assert bench.machine.tables["d.k"].cause == because("no key")
     assert [s.table_id for _, s in bench.assigned] == ["d.t"]
 
 
 def test_splitting_that_fails_reads_the_table_again() -> None:
     bench = EnumeratorBench().begin()
-    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="definition changed", restart=True))
+    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause=because("definition changed"), restart=True))
     assert bench.machine.tables["d.t"].generation == 2
 
 
@@ -168,7 +171,7 @@ def test_a_stream_that_only_replays_the_snapshot_is_stopped_when_every_table_is_
     gone = TableFound(table_id="d.g", gone=True)
     bench = (
         EnumeratorBench(snapshot_only=True)
-        .begin(found(), TableFound(table_id="d.k", fault="no key"), gone)
+        .begin(found(), TableFound(table_id="d.k", fault=because("no key")), gone)
         .split_in(None)
     )
     bench.get(SplitsWanted(free=1))
@@ -183,7 +186,7 @@ def test_a_stream_that_only_replays_the_snapshot_is_stopped_also_when_the_last_t
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
-    bench.tell(SplittingFailed(table_id="d.u", generation=1, cause="There is no table d.u", restart=True))
+    bench.tell(SplittingFailed(table_id="d.u", generation=1, cause=because("There is no table d.u"), restart=True))
     assert bench.sent_of(StopStream) == []
     bench.tell(TableDescribed(generation=2, table=found("d.u", schema=None, gone=True)))
     assert len(bench.sent_of(StopStream)) == 1
@@ -337,7 +340,7 @@ def test_a_person_s_order_to_read_a_table_again_or_to_retry_it_starts_its_next_g
     assert commanded(bench, "read_table_again", 3) is None
     bench.tell(TableDescribed(generation=2, table=found(schema=WIDER)))  # other columns, which a person accepts so
     assert bench.machine.tables["d.t"].phase == "snapshot"
-    bench.tell(SplittingFailed(table_id="d.t", generation=2, cause="no", restart=False))
+    bench.tell(SplittingFailed(table_id="d.t", generation=2, cause=because("no"), restart=False))
     assert bench.machine.tables["d.t"].phase == "quarantined"
     assert commanded(bench, "retry_table", 4) is None
     assert bench.orders[-1] == DescribeTable(table_id="d.t", generation=3)

@@ -16,9 +16,11 @@ from cutline.common.mesh.messages import (
     StreamStopped,
     Throttle,
 )
+from cutline.common.store.command_records import Command
 from cutline.common.store.command_records import Orders as StandingOrders
 from cutline.services.enumerator.events import (
     CloseEpoch,
+    CommandAccepted,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -40,10 +42,13 @@ from cutline.services.enumerator.leader import (
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import THE_STOP
 from tests.simulation.checks.freeze import freeze
+from tests.support.causes import because
 from tests.support.leader_bench import PLAN, READER, WRITER, LeaderBench, invariants_hold
 from tests.support.records import PART
 
 __all__ = ["invariants_hold"]  # the fixtures
+
+SAVEPOINT = Command(n=1, kind="savepoint", arguments={"name": None}, by="ann", at=0.0)
 
 
 def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as_number() -> None:
@@ -62,15 +67,15 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
 
 def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "command 1")
 
 
 def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     entry = bench.complete(inside=True)
     assert (entry.kept, entry.request) == (False, None)
@@ -78,19 +83,19 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
     assert bench.wait(SOON_SECONDS / 2) == []
     bench.wait(SOON_SECONDS)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "command 1")
     assert bench.leader.requests == []
 
 
-@pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause="x"), Observed(held=False, members=())])
+@pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause=because("x")), Observed(held=False, members=())])
 def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     bench.tell(end)
-    bench.lead(tail=1)
+    bench.lead(tail=1, commands=(SAVEPOINT,))
     bench.wait(0.0)
-    assert bench.complete().request == "please"
+    assert bench.complete().request == "command 1"
 
 
 def test_limits_of_the_standing_orders_hold_in_each_epoch_whatever_its_base_has() -> None:
@@ -108,15 +113,15 @@ def test_limits_of_the_standing_orders_hold_in_each_epoch_whatever_its_base_has(
         bench.tell(EpochOpened(epoch=tail + 1, enumerator=old))
         assert order in bench.effects
         assert bench.leader.limits == limits
-        bench.tell(EpochFailed(epoch=tail + 1, cause="x"))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("x")))
 
 
 def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
     bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
-    bench.tell(EpochFailed(epoch=1, cause="x"))
+    bench.tell(EpochFailed(epoch=1, cause=because("x")))
     late: tuple[Event, ...] = (
-        EpochFailed(epoch=1, cause="again"),
+        EpochFailed(epoch=1, cause=because("again")),
         EpochOpened(epoch=1, enumerator=None),
         PartStored(checkpoint=2, ref=PART),
         MessageReceived(channel="reader-0", message=Marker(checkpoint=2)),
@@ -177,7 +182,7 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     entry = bench.complete()
     assert (entry.kept, entry.request) == (True, THE_STOP.text)
     assert bench.leader.ended is None
-    bench.tell(EpochFailed(epoch=1, cause="a channel is gone"))
+    bench.tell(EpochFailed(epoch=1, cause=because("a channel is gone")))
     bench.lead(tail=1)
     assert bench.leader.requests == []
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
@@ -198,7 +203,7 @@ def test_an_epoch_after_the_stop_takes_no_further_checkpoint_unless_something_wa
     bench.complete()
     bench.written()
     for entered, ended in ((None, 2), (7, None)):
-        bench.tell(EpochFailed(epoch=bench.leader.epoch, cause="a channel is gone"))
+        bench.tell(EpochFailed(epoch=bench.leader.epoch, cause=because("a channel is gone")))
         bench.now += 100.0
         bench.see()
         tail = bench.leader.tail
@@ -240,7 +245,7 @@ def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_
     assert bench.see() == []
     assert bench.tell(JournalRead(tail=1, base=None)) == []
     assert bench.tell(JournalRead(tail=2, base=None)) == [CloseEpoch(epoch=1), ReadJournal()]
-    assert bench.leader.cause == "slot 2 of the journal holds another leader's entry"
+    assert bench.leader.cause.sentence == "slot 2 of the journal holds another leader's entry"
 
 
 def in_state(state: LeaderState) -> LeaderBench:
@@ -264,11 +269,11 @@ def in_state(state: LeaderState) -> LeaderBench:
         case LeaderState.RESTING:
             for tail in range(2):
                 bench.lead(tail=tail)
-                bench.tell(EpochFailed(epoch=tail + 1, cause="lost"))
+                bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost")))
         case LeaderState.HALTED:
             for tail in range(MAX_HALTS):
                 bench.lead(tail=tail)
-                bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+                bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
         case LeaderState.STOPPED:
             bench.see()
             bench.tell(JournalRead(tail=0, base=None, orders=StandingOrders(mode="paused")))
@@ -311,8 +316,8 @@ def test_a_late_checkpoint_is_what_the_leader_waits_for() -> None:
     assert bench.leader.waiting_for(bench.now + DOUBT_SECONDS) is None
     late = bench.now + DOUBT_SECONDS + 1
     lacks = "checkpoint 2, begun 11 s ago: it lacks "
-    assert bench.leader.waiting_for(late) == f"{lacks}the part of reader-0, writer-0"
+    assert str(bench.leader.waiting_for(late)) == f"{lacks}the part of reader-0, writer-0"
     bench.complete()
-    assert bench.leader.waiting_for(late) == f"{lacks}the store, which has not taken its entry"
+    assert str(bench.leader.waiting_for(late)) == f"{lacks}the store, which has not taken its entry"
     bench.written()
     assert bench.leader.waiting_for(late) is None

@@ -38,6 +38,7 @@ from cutline.services.enumerator.leader import (
     EpochOpened,
     pause_seconds,
 )
+from tests.support.causes import because
 from tests.support.leader_bench import PLAN, READER, WRITER, LeaderBench, invariants_hold
 from tests.support.records import PART
 
@@ -77,7 +78,7 @@ def test_the_cause_of_a_leader_s_first_epoch_is_the_first_start_only_of_an_empty
     bench = LeaderBench()
     bench.see()
     bench.tell(JournalRead(tail=tail, base=None))
-    assert bench.last(WriteEntry).entry.cause == cause
+    assert bench.last(WriteEntry).entry.cause.sentence == cause
 
 
 def test_it_waits_a_while_for_the_members_that_are_wanted() -> None:
@@ -124,7 +125,7 @@ def test_a_member_of_a_third_role_is_waited_for_at_the_start_and_in_each_checkpo
     assert bench.last(WriteEntry).slot == 2
     bench.written()
     assert CloseEpoch(epoch=1) in bench.see(READER, WRITER)
-    assert bench.leader.cause == "service f1 is gone"
+    assert bench.leader.cause.sentence == "service f1 is gone"
 
 
 @pytest.mark.parametrize("state", ["proposing", "leading"])
@@ -161,7 +162,8 @@ def test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_t
         assert bench.see() == [ReadJournal()]
     assert pauses == sorted(pauses)
     assert 0.8 <= pauses[0] <= 1.0
-    assert bench.leader.cause == "slot 13 of the journal was refused: the entry before it is gone from the store"
+    refused = "slot 13 of the journal was refused: the entry before it is gone from the store"
+    assert bench.leader.cause.sentence == refused
 
 
 def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
@@ -179,7 +181,7 @@ def test_a_slow_write_of_a_checkpoint_is_not_taken_for_the_epoch_proposed_after_
     bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
     slow = bench.complete().nonce
-    bench.tell(EpochFailed(epoch=1, cause="a channel was lost"))
+    bench.tell(EpochFailed(epoch=1, cause=because("a channel was lost")))
     bench.tell(JournalRead(tail=1, base=None))
     assert isinstance(bench.last(WriteEntry).entry, EpochEntry)
     assert bench.tell(EntryWritten(slot=2, nonce=slow)) == []
@@ -224,10 +226,10 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     assert bench.written()[-1] == ReadJournal()
     (order,) = bench.tell(JournalRead(tail=2, base=2))
     assert (order.entry.members.by_role["reader"], order.entry.base) == (("r1",), 2)
-    assert order.entry.cause == "services of this epoch are leaving"
+    assert order.entry.cause.sentence == "services of this epoch are leaving"
     bench.members = (READER, WRITER)
     bench.lead(tail=2, base=None)
-    bench.tell(EpochFailed(epoch=3, cause="a channel was lost"))
+    bench.tell(EpochFailed(epoch=3, cause=because("a channel was lost")))
     (order,) = bench.tell(JournalRead(tail=3, base=None))
     bench.written()
     bench.tell(EpochOpened(epoch=4, enumerator=None))
@@ -235,7 +237,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     bench.see()
     bench.members = (READER, WRITER)
     bench.see()
-    bench.tell(EpochFailed(epoch=4, cause="a channel was lost"))
+    bench.tell(EpochFailed(epoch=4, cause=because("a channel was lost")))
     assert bench.tell(JournalRead(tail=4, base=None)) == []
 
 
@@ -255,7 +257,7 @@ def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() ->
     [
         (READER,),
         (MemberSeen(incarnation="r2", role="reader"), WRITER),
-        (READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=1, failed="no room")),
+        (READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=1, failed=because("no room"))),
     ],
 )
 def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[MemberSeen, ...]) -> None:
@@ -266,14 +268,14 @@ def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[MemberSe
 
 def test_what_a_member_said_of_an_older_epoch_is_not_held_against_it() -> None:
     bench = LeaderBench().lead(tail=4, base=4)
-    assert bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=3, failed="lost")) == []
+    assert bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=3, failed=because("lost"))) == []
 
 
 def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() -> None:
     bench = LeaderBench()
     for n in range(MAX_HALTS):
         bench.lead(tail=n)
-        bench.tell(EpochFailed(epoch=n + 1, cause="corrupt", halts=True))
+        bench.tell(EpochFailed(epoch=n + 1, cause=because("corrupt"), halts=True))
     assert bench.leader.state == "halted"
     assert bench.see() == []
 
@@ -283,7 +285,7 @@ def fail(bench: LeaderBench, *, lives: float = 1.0, by_member: bool = False) -> 
     tail = bench.leader.tail
     bench.lead(tail=tail, base=None)
     bench.now += lives
-    cause = "cdc@h:3306 refuses us"
+    cause = because("cdc@h:3306 refuses us")
     if by_member:
         return bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=tail + 1, failed=cause))
     return bench.tell(EpochFailed(epoch=tail + 1, cause=cause))
@@ -306,7 +308,7 @@ def test_an_hour_of_a_source_that_refuses_us_makes_some_dozens_of_epochs_and_not
     waits = []
     while bench.now < 3600:
         fail(bench, by_member=by_member)
-        assert bench.leader.cause.endswith("cdc@h:3306 refuses us")
+        assert bench.leader.cause.sentence.endswith("cdc@h:3306 refuses us")
         waits.append(tried_again(bench))
     assert bench.leader.tail == len(waits) <= 90
     assert waits[0] == 0.0
@@ -324,7 +326,7 @@ def test_a_checkpoint_that_completes_while_the_source_fails_does_not_end_the_bac
         bench.wait(1.0)
         bench.complete()
         bench.written()
-        bench.tell(EpochFailed(epoch=tail + 1, cause="refused"))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("refused")))
         wait = tried_again(bench)
     assert wait > 5
 
@@ -398,7 +400,7 @@ def test_a_checkpoint_while_the_stream_stands_in_doubt_does_not_forgive_what_end
         bench.complete()
         bench.written()
         tail += 2
-        bench.tell(EpochFailed(epoch=tail - 1, cause="the server lacks transactions", halts=True))
+        bench.tell(EpochFailed(epoch=tail - 1, cause=because("the server lacks transactions"), halts=True))
     assert bench.leader.state == state
 
 

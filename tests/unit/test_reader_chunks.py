@@ -33,6 +33,7 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import HELD_SPLITS
 from cutline.services.reader.source import MysqlSource
 from tests.support import records
+from tests.support.causes import because
 from tests.support.ports import ports
 from tests.support.reader_bench import SCHEMA, ReaderBench, asked, high, invariants_hold, low, place, sent, split
 from tests.support.reads import chunk_read
@@ -82,9 +83,9 @@ def test_all_rows_of_a_chunk_go_to_one_writer() -> None:
 def test_a_failed_chunk_drops_its_file_and_says_why() -> None:
     bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1),)))
-    effects = bench.tell(ChunkFailed(split_id="d.t:1:1", attempt=1, cause="gone", remedy=Remedy.RETRY))
+    effects = bench.tell(ChunkFailed(split_id="d.t:1:1", attempt=1, cause=because("gone"), remedy=Remedy.RETRY))
     assert sent(effects, ChunkDropped) == [ChunkDropped(split_id="d.t:1:1", attempt=1)]
-    assert [(m.cause, m.remedy) for m in sent(effects, SplitFailed)] == [("gone", Remedy.RETRY)]
+    assert [(m.cause, m.remedy) for m in sent(effects, SplitFailed)] == [(because("gone"), Remedy.RETRY)]
 
 
 def test_only_a_split_that_was_not_started_is_given_back() -> None:

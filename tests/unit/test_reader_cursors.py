@@ -22,6 +22,7 @@ from cutline.services.reader.events import (
     CloseCursor,
 )
 from cutline.services.sources.contract import GenerationEnded, SchemaChange
+from tests.support.causes import because
 from tests.support.reader_bench import (
     FAR,
     SCHEMA,
@@ -224,7 +225,7 @@ def test_a_table_whose_high_is_of_another_server_restarts() -> None:
 def test_a_fault_takes_the_table_out_and_changes_of_it_are_not_sent() -> None:
     bench = ReaderBench()
     bench.include()
-    fault = GenerationEnded(table_id="d.t", generation=1, cause="DDL")
+    fault = GenerationEnded(table_id="d.t", generation=1, cause=because("DDL"))
     effects = bench.read(150, faults=(fault,))
     assert [m.state for m in sent(effects, TableReport)] == ["restart"]
     assert asked(effects)["main"].routes == {}

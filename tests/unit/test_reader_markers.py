@@ -35,6 +35,7 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import LONGEST_SECONDS, STILL_SECONDS
 from cutline.services.sources.contract import SchemaChange, TableChanges
 from tests.simulation.checks.freeze import freeze
+from tests.support.causes import because
 from tests.support.reader_bench import (
     FAR,
     SCHEMA,
@@ -155,13 +156,13 @@ async def test_tables_that_can_t_catch_up_any_more_are_read_again_and_the_others
     order = asked(bench.read(2 * FAR))["catch-up"]
 
     async def lost(_: Any) -> Any:
-        raise PositionLost("purged")
+        raise PositionLost(because("purged"))
 
     cursors = {name: (None, SimpleNamespace(call=lost)) for name in ("main", "catch-up")}
     member: Any = SimpleNamespace(cursors=cursors, _read=print, _catch_up_lost=ReaderDriver._catch_up_lost)
     effects = bench.tell(await ReaderDriver._read_changes(member, order))
     ((report),) = sent(effects, TableReport)
-    assert (report.table_id, report.state, report.cause) == ("d.u", TableState.RESTART, "purged")
+    assert (report.table_id, report.state, report.cause) == ("d.u", TableState.RESTART, because("purged"))
     assert CloseCursor(cursor="catch-up") in effects
     assert bench.cursor_of("d.t") == "main"
     with pytest.raises(PositionLost):

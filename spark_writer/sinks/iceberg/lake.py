@@ -85,8 +85,8 @@ class Lake:
                 if is_away(error):
                     raise Unavailable(f"the catalogue of pipeline {pipeline} does not answer ({cause})") from error
                 raise ConfigError(
-                    f"the catalogue of pipeline {pipeline} could not be opened ({cause}); correct sink in the pipeline"
-                    " file"
+                    f"the catalogue of pipeline {pipeline} could not be opened ({cause})",
+                    "correct sink in the pipeline file",
                 ) from error
 
     def _open(self) -> Any:
@@ -130,7 +130,8 @@ class Lake:
             if calls is None:
                 if self.jvm.opener.isView(self.catalog, *name):
                     raise TableFault(
-                        f"{CATALOG}.{table_id} is a view, so the table of that name could not be created; drop the view"
+                        f"{CATALOG}.{table_id} is a view, so the table of that name could not be created",
+                        "drop the view",
                     )
                 return None
             table = self.table(table_id, calls)
@@ -188,8 +189,8 @@ class Lake:
         if any(leads_elsewhere(part) for part in (namespace, name)):
             raise TableFault(
                 f"the catalogue makes a table's folder of its name, and {table_id_of(namespace, name)} has characters"
-                " that can lead elsewhere; leave the table out of tables, or copy it by a pipeline with another"
-                " catalogue"
+                " that can lead elsewhere",
+                "leave the table out of tables, or copy it by a pipeline with another catalogue",
             )
         return None
 

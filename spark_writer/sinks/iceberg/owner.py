@@ -17,6 +17,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cutline.common.causes import Cause, Code
+
 OWNER = "cutline.pipeline"
 ID = "cutline.id"
 EARLIER = "cutline.earlier"
@@ -76,26 +78,29 @@ class Owner:
         """Whether something with these marks was made by this life of the pipeline, or taken over by it."""
         return self.relation(name, life) == Relation.OURS
 
-    def refusal(self, what: str, name: str | None, life: str | None, earlier: Collection[str] = ()) -> str | None:
-        """Why this pipeline can't write `what`, which has this name and id, in one sentence with what a person can do;
-        None if it can."""
+    def refusal(self, what: str, name: str | None, life: str | None, earlier: Collection[str] = ()) -> Cause | None:
+        """Why this pipeline can't write `what`, which has this name and id; None if it can."""
         match self.relation(name, life, earlier):
             case Relation.LATER:
-                return (
+                return Cause(
+                    Code.LAKE,
                     f"{what} was taken over from this pipeline (id {self.id}) by another pipeline {name} (id {life}),"
-                    " made again or in another store; delete this pipeline, or remove that from the lake"
+                    " made again or in another store",
+                    "delete this pipeline, or remove that from the lake",
                 )
             case Relation.EARLIER:
                 which = "" if life is None else f" (id {life})"
-                return (
+                return Cause(
+                    Code.LAKE,
                     f"{what} belongs to another pipeline {name}{which}, deleted or in another store, not to this one"
-                    f" (id {self.id}); set `sink: {{adopt: true}}` to take it over, remove it from the lake, or choose"
-                    " another warehouse"
+                    f" (id {self.id})",
+                    "set `sink: {adopt: true}` to take it over, remove it from the lake, or choose another warehouse",
                 )
             case Relation.ANOTHERS | Relation.NOBODYS:
                 whose = f"belongs to pipeline {name}" if name else "was not made by Cutline"
-                return (
-                    f"{what} {whose}, so pipeline {self.name} can't write it; choose another warehouse or remove that"
-                    " table"
+                return Cause(
+                    Code.LAKE,
+                    f"{what} {whose}, so pipeline {self.name} can't write it",
+                    "choose another warehouse or remove that table",
                 )
         return None

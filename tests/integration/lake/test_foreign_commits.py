@@ -95,7 +95,7 @@ def parked_at(bench: Seen, n: int) -> str:
     assert record.n == n
     held = record.tables[THEIRS].held
     assert held is not None
-    return held.cause
+    return str(held.cause)
 
 
 def choose(incarnation: Incarnation, choice: str) -> None:

@@ -130,7 +130,7 @@ def parked(bench: SparkBench) -> str:
         f"SELECT state FROM lake._cutline.publications WHERE `table` = '{BAD}' ORDER BY checkpoint DESC LIMIT 1"
     ).toArrow()
     assert rows["state"].to_pylist() == ["quarantined"]
-    return table.held.cause
+    return str(table.held.cause)
 
 
 def branches(bench: SparkBench, table: str) -> set[str]:

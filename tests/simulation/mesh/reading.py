@@ -18,6 +18,7 @@ from cutline.services.reader.events import (
 )
 from tests.simulation.mesh.service import SimulatedDump, SimulatedService
 from tests.simulation.source.transactions import KINDS, MARIADB, MYSQL
+from tests.support.causes import because
 from tests.support.reads import chunk_read
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Reading:
     def fail_chunk(self, service: SimulatedService, chunk: Any, cause: str, remedy: Remedy) -> None:
         """The attempt at the chunk fails."""
         split, service.chunk = chunk["split"], None
-        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=remedy)
+        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=because(cause), remedy=remedy)
         self.world.drivers.tell(service, service.token, failed)
 
     def take_low(self, service: SimulatedService, chunk: Any, connection: int) -> None:
@@ -141,7 +142,7 @@ class Reading:
             service.chunk = None
             world.count["chunk failed after some rows"] += 1
             event = ChunkFailed(
-                split_id=split.split_id, attempt=split.attempt, cause="lost connection", remedy=Remedy.RETRY
+                split_id=split.split_id, attempt=split.attempt, cause=because("lost connection"), remedy=Remedy.RETRY
             )
         world.drivers.later(service, world.lag(), lambda: event)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss
 from cutline.common.limits import UNLIMITED
 from cutline.common.mesh.chandy_lamport import Process
@@ -27,6 +28,7 @@ from tests.simulation.checks.restored import restore_is_exact
 from tests.simulation.checks.silence import nobody_waits_without_saying_so
 from tests.simulation.mesh.probe import Probe
 from tests.simulation.mesh.service import SimulatedService
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -122,7 +124,7 @@ class Services:
         )  # fmt: skip
         if silence.read(world.now, heard=heard):
             world.count["member left a leader that is gone"] += 1
-            self.fail(service, "its leader is silent")
+            self.fail(service, because("its leader is silent"))
 
     def observe(self, service: SimulatedService) -> None:
         """Observe lease and presence, and announce the epoch, as the driver does."""
@@ -241,7 +243,7 @@ class Services:
         return load_part(service.store, entry.parts[member])
 
     def fail(
-        self, service: SimulatedService, cause: str, halts: bool = False, loss: Loss = Loss.NOTHING
+        self, service: SimulatedService, cause: Cause, halts: bool = False, loss: Loss = Loss.NOTHING
     ) -> None:
         """The member gives up its epoch; its presence has the cause."""
         if service.leader is not None:
