@@ -13,7 +13,7 @@ A dataclass is an object by the names of its fields; a NamedTuple is an array, f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -36,13 +36,13 @@ def text(value: object) -> str:
 def read(kind: type[T], body: object) -> T:
     """Make a `kind`, a dataclass, of parsed JSON that any version of Cutline wrote. Raises OtherForm if a field without
     a default is missing, or has another form."""
-    return cast(T, _reader(kind)(dict(body) if isinstance(body, Mapping) else {}))
+    return cast(T, _reader(cast(Hashable, kind))(dict(body) if isinstance(body, Mapping) else {}))
 
 
 def read_each(kind: type[T], body: Mapping[str, object], known: Mapping[str, tuple[object, T]]) -> Mapping[str, T]:
     """Read each value of a mapping as `read` does. `known` has, by key, values that were read before, each after its
     JSON: an equal one is not made again."""
-    convert, found = _reader(kind), {}
+    convert, found = _reader(cast(Hashable, kind)), {}
     for key, each in body.items():
         before = known.get(key)
         if before is not None and before[0] == each:

@@ -358,9 +358,9 @@ class Statuses:
         found = status.tables
         staged: dict[str, float] = {}
         for writer in status.writers.values():
-            for name, labels, number in writer.counters:
+            for name, labels, rows in writer.counters:
                 if name == "staged_rows":
-                    staged[labels["table"]] = staged.get(labels["table"], 0) + number
+                    staged[labels["table"]] = staged.get(labels["table"], 0) + rows
         chosen = heapq.nlargest(
             self._most,
             sorted(found),

@@ -212,8 +212,8 @@ class TerminalView:
             self._live.update(drawing(current, height=self._console.height), refresh=True)
             return
         # Rates and ages change all the time; a changed phase or note is printed at once.
-        news = {(line.name, line.phase) for line in current.tables} | {
-            ("", note) for note in (*current.notes, current.waiting_for)
+        news = {(line.name, str(line.phase)) for line in current.tables} | {
+            ("", str(note)) for note in (*current.notes, current.waiting_for)
         }
         if news != self._news or time.monotonic() >= self._next_plain:
             plain = lines(current)
