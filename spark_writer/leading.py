@@ -38,7 +38,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 from redis.asyncio import Redis
 
@@ -88,7 +87,7 @@ class Replica:
         self._pipelines: tuple[Key, ...] | None = None
         self._served_at = 0.0
         self._leads: dict[Key, Lead] = {}
-        self._shown: dict[Key, tuple[SparkWriterStatus, float]] = {}
+        self._shown: dict[Key, tuple[SparkWriterStatus | None, float]] = {}
         self._given: dict[Key, set[bytes]] = {}  # the requests that a lead's thread has got
         self._free: set[Key] = set()
         self._settled_at = self._keeps_until = float("-inf")
@@ -210,9 +209,9 @@ class Replica:
                     self._leads[name].requests.append(request)
 
     async def _show_status(self, name: Key, status: SparkWriterStatus) -> None:
-        shown = self._shown.get(name)
-        due = shown is None or time.monotonic() - shown[1] >= AGAIN_SECONDS
-        if shown is not None and status is shown[0] and not due:
+        shown, shown_at = self._shown.get(name, (None, float("-inf")))
+        due = time.monotonic() - shown_at >= AGAIN_SECONDS
+        if status is shown and not due:
             return
         await self._registry.put_status(name, SPARK_WRITER, replace(status, leader=self._service.incarnation))
         self._shown[name] = (status, time.monotonic() if due else shown_at)

@@ -371,9 +371,9 @@ class PipelineApplier:
             histograms=progress.measures.histograms(),
             w=progress.w,
             applied=progress.applied,
-            published=record.n if record else None,
-            published_at=record.published_at if record else None,
-            source_time=record.source_time if record else None,
+            published=None if record is None else record.n,
+            published_at=None if record is None else record.published_at,
+            source_time=None if record is None else record.source_time,
             quarantined=_quarantined(incarnation),
             commands=dict(self._answers),
             applied_by_spark={
@@ -404,6 +404,6 @@ def _quarantined(incarnation: Incarnation) -> dict[str, Held]:
     }
     for table_id, commits in theirs.items():
         found[table_id] = replace(
-            found[table_id], seen=commits.seen, choices=commits.choices, chosen=commits.chosen
+            found[table_id], seen=commits.seen, choices=tuple(commits.choices), chosen=commits.chosen
         )
     return found

@@ -31,9 +31,10 @@ from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from tests.conftest import started
 from tests.support import records
+from tests.support.databases import MariaDB
+from tests.support.lake_servers import S3, IcebergRest, PostgreSQL
 from tests.support.lakes import in_lake
 from tests.support.mesh import waited
-from tests.support.servers import S3, IcebergRest, MariaDB, PostgreSQL
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, options, order, schema, stock
 
 Make = Callable[..., SparkBench]
