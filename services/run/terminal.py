@@ -187,7 +187,7 @@ class TerminalView:
         self._rates = Rates()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._printed: set[str] = set()
-        self._news: set[tuple[str, str | None]] = set()
+        self._news: set[tuple[str, str]] = set()
         self._next_plain = 0.0
 
     def __enter__(self) -> Self:
