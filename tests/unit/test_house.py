@@ -114,7 +114,6 @@ LEFT: dict[str, dict[str, str]] = {
         "services/reader/machine.py: Reader": STATE,
     },
     "file": {
-        "services/enumerator/agenda.py": SPLIT,
         "services/enumerator/driver.py": SPLIT,
         "services/enumerator/leader.py": SPLIT,
         "services/enumerator/machine.py": SPLIT,

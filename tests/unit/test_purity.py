@@ -65,6 +65,7 @@ PURE = (
     "common/store/command_records.py",
     "services/enumerator/agenda.py",
     "services/enumerator/requests.py",
+    "services/enumerator/taken.py",
     "services/enumerator/table_commands.py",
 )
 LIBRARY = {
