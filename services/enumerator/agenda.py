@@ -1,6 +1,6 @@
 """The commands of a pipeline in the hands of its leader (pure): which one has its turn, and what became of it.
 
-    queued -> asked | machine | checkpoint | epoch -> answered -> (outcome written)      (the steps: taken.py)
+    queued -> asked | machine | checkpoint | epoch -> answered -> (outcome written)
 
 Commands are taken in the order of their numbers, and their outcomes are written in that order, so that the newest
 outcome alone tells a next leader where to go on. Commands about tables and limits, checkpoints and savepoints may be
@@ -14,12 +14,19 @@ while it awaits a checkpoint whose entry is not yet being written, or an epoch o
 soon as the leader knows of the later command, which itself has its turn when all before it are finished, and tells then
 what became of the other. A next leader sees in the journal what an earlier one has carried out, and does not cancel it.
 
-Whether a command makes sense now stands with its class in common/commands/kinds.py, which the API asks too. While an
-epoch is only on its way, commands that need one wait, unless a person has then asked to pause or to delete the
-pipeline.
+- *asked*: the driver carries it out, or looks whether it can be.
+- *machine*: the enumerator has taken it. It is answered once the journal holds a checkpoint whose part has it, also if
+  it is refused: so a leader that was deposed, and does not know it yet, answers nothing.
+- *checkpoint*: the checkpoint that carries its request is awaited.
+- *epoch*: it changes how the next epoch begins (its base, the definition's version, or that there is one at all), and
+  is answered once that epoch's entry is in the journal. A leader that dies before has changed nothing that lasts, and
+  the next one takes the command again.
 
-Whatever the order of a journal's and a command's files, a command may be taken twice, by two leaders. Each step may
-therefore be repeated: a version of the definition is put once, a pause or a restore that is repeated comes to the same.
+Whether a command makes sense now stands with its class in common/commands/kinds.py, which the API asks too. Commands
+that need an epoch wait while one is opening; a later pause or delete fails them.
+
+Two leaders may take the same command, so every step is idempotent: a version of the definition is put once, and a pause
+or a restore that is repeated comes to the same.
 """
 
 from __future__ import annotations
@@ -34,6 +41,7 @@ from cutline.common.causes import Cause, Code
 from cutline.common.commands.kinds import (
     CancelCommand,
     CancelTable,
+    ChooseAboutLake,
     Define,
     Delete,
     DeleteSavepoint,
@@ -71,17 +79,16 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.requests import THE_STOP, Request
 from cutline.services.enumerator.taken import (
-    AWAITS,
-    Leader,
+    LeaderForAgenda,
     Step,
     Taken,
     afterwards,
     cancels,
     is_sparks,
     named,
-    request_for,
+    request_by,
     savepoint_of,
-    withdrawn,
+    withdrawn_by,
 )
 
 
@@ -113,10 +120,7 @@ class Agenda:
 
     def waiting(self) -> dict[int, str]:
         """What each command that has no outcome waits for, by its number."""
-        found = {taken.command.n: AWAITS[taken.step] for taken in self.taken}
-        asked = (taken.command for taken in self.taken if taken.step == Step.ASKED)
-        restores = [command.n for command in asked if isinstance(command.wish, Restore)]
-        found |= dict.fromkeys(restores, "the source, to say whether it has the binlog")
+        found = {taken.command.n: taken.waits_for for taken in self.taken}
         if self.queue:
             ahead = self.taken[-1].command if self.taken else None
             why = "an epoch" if ahead is None else named(ahead)
@@ -199,7 +203,7 @@ class Agenda:
 
     def _requested(self, request: Request | None) -> Taken | None:
         found = (taken for taken in self.taken if taken.step == Step.CHECKPOINT)
-        return next((taken for taken in found if request_for(taken.command) == request), None)
+        return next((taken for taken in found if request_by(taken.command) == request), None)
 
     # --- facts ---
 
@@ -254,7 +258,7 @@ class Agenda:
         if (taken := self._asked(event.n)) is not None:
             taken.answer(event.state, event.cause, event.remedy, event.result)
 
-    def base_found(self, event: BaseFound, leader: Leader) -> None:
+    def base_found(self, event: BaseFound, leader: LeaderForAgenda) -> None:
         """A restore can be done: with the next epoch, or whenever there is one."""
         if (taken := self._asked(event.n)) is None:
             return
@@ -268,7 +272,7 @@ class Agenda:
             taken.orders = replace(self.standing, base=base, base_after=leader.tail, anew=False)
             taken.answer("done", result=result)
 
-    def definition_put(self, event: DefinitionPut, leader: Leader) -> None:
+    def definition_put(self, event: DefinitionPut, leader: LeaderForAgenda) -> None:
         """A version of the definition is there: it comes into force with the next epoch, which a checkpoint precedes so
         that no work is repeated."""
         if (taken := self._asked(event.n)) is None:
@@ -280,7 +284,7 @@ class Agenda:
             taken.answer("done", result={"version": event.version})
         elif leader.leads:
             taken.step = Step.CHECKPOINT
-            leader.request(request_for(taken.command))
+            leader.checkpoints.request(request_by(taken.command))
         else:
             taken.step = Step.EPOCH
 
@@ -320,13 +324,7 @@ class Agenda:
         if taken.command.wish == Stop():
             taken.unkept = True
             return True
-        place = "" if at is None else f" at {at.file}:{at.offset}"
-        cause = (
-            f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
-            " savepoint"
-        )
-        way = ", or stop it without a savepoint's name" if isinstance(taken.command.wish, Stop) else ""
-        taken.answer("failed", cause, f"see that the source answers, and ask again{way}")
+        taken.fail_silent(at)
         return True
 
     def epoch_written(self) -> None:
@@ -365,23 +363,23 @@ class Agenda:
 
     # --- orders ---
 
-    def go_on(self, leader: Leader, now: float) -> list[Effect]:
+    def go_on(self, leader: LeaderForAgenda, now: float) -> list[Effect]:
         """Take what can be taken, and write the outcome that is due. Called after each fact."""
         effects = self._cancel(leader) + self._change_epoch(leader)
         while self.queue and not leader.reads and (more := self._take(leader, now)) is not None:
             effects += more + self._change_epoch(leader)
         first = self.taken[0] if self.taken else None
         if first is not None and first.step == Step.ANSWERED and not first.writing and not leader.reads:
-            effects.append(self._write(first, first.orders, now))
+            first.writing = True
+            outcome = first.outcome(first.orders, self._open(first.command.n), now)
+            effects.append(WriteOutcome(outcome=outcome))
         return effects + self._go_on_apart(leader, now)
 
-    def _write(self, taken: Taken, orders: Orders, now: float) -> Effect:
-        """Write the outcome of a command, which names those before it that have none then."""
-        n, taken.writing = taken.command.n, True
-        left_open = tuple(sorted(other for other in self.apart if other < n))
-        return WriteOutcome(outcome=taken.outcome(at=now, orders=orders, left_open=left_open))
+    def _open(self, n: int) -> tuple[int, ...]:
+        """The commands before `n` that have no outcome when `n` has its own."""
+        return tuple(sorted(other for other in self.apart if other < n))
 
-    def _go_on_apart(self, leader: Leader, now: float) -> list[Effect]:
+    def _go_on_apart(self, leader: LeaderForAgenda, now: float) -> list[Effect]:
         """Ask the Spark writer what it was not asked yet; write the outcomes that are due. One in the future of the
         newest outcome waits until every command before it is finished, or apart too."""
         if self.orders.mode == "deleting":
@@ -394,10 +392,12 @@ class Agenda:
                 effects.append(AskSparkWriter(command=taken.command))
             due = n < self.finished or n < min(ahead, default=n + 1)
             if taken.step == Step.ANSWERED and due and not taken.writing and not leader.reads:
-                effects.append(self._write(taken, self.standing, now))
+                taken.writing = True
+                outcome = taken.outcome(self.standing, self._open(n), now)
+                effects.append(WriteOutcome(outcome=outcome))
         return effects
 
-    def _cancel(self, leader: Leader) -> list[Effect]:
+    def _cancel(self, leader: LeaderForAgenda) -> list[Effect]:
         """Cancel what a later command withdraws, and what has no effect that lasts."""
         effects: list[Effect] = []
         for cancel in [command for command in self.queue if isinstance(command.wish, CancelCommand)]:
@@ -405,15 +405,15 @@ class Agenda:
             if target is None or not self._has_no_effect(target, leader):
                 continue
             if target.step == Step.CHECKPOINT:
-                leader.withdraw(request_for(target.command))
+                leader.checkpoints.withdraw(request_by(target.command))
             restarts = target.step == Step.EPOCH and target.begun and leader.waits and not leader.still
             target.orders = self.standing
-            target.answer("cancelled", *withdrawn(cancel))
+            target.answer("cancelled", *withdrawn_by(cancel))
             if restarts and not leader.halted:
                 effects += leader.begin_anew(Cause(Code.ASKED, f"{named(target.command)} was cancelled"))
         return effects
 
-    def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
+    def _has_no_effect(self, taken: Taken, leader: LeaderForAgenda) -> bool:
         """Whether a command that was taken can still be cancelled."""
         if self._lasts(taken.command, leader):
             return False
@@ -421,13 +421,15 @@ class Agenda:
             return isinstance(taken.command.wish, Restore)
         return taken.step == Step.CHECKPOINT or (taken.step == Step.EPOCH and not leader.proposes)
 
-    def _lasts(self, command: Command, leader: Leader) -> bool:
+    def _lasts(self, command: Command, leader: LeaderForAgenda) -> bool:
         """Whether the journal has the effect of a command without an outcome, or may have it: its leader has died, or
         does not know whether an entry is written."""
-        kept = command.taken == "machine" and command.n <= self.kept
-        return kept or command.n == self.entered or leader.may_have(command)
+        in_part = command.taken == "machine"
+        if command.n == self.entered or (in_part and command.n <= self.kept):
+            return True
+        return leader.checkpoints.may_have(command.n, in_part=in_part, leads=leader.leads)
 
-    def _change_epoch(self, leader: Leader) -> list[Effect]:
+    def _change_epoch(self, leader: LeaderForAgenda) -> list[Effect]:
         """End the epoch, or begin the next one, for a command that was taken."""
         for taken in self.taken:
             if taken.step == Step.CHECKPOINT and taken.alone and leader.waits:
@@ -444,12 +446,12 @@ class Agenda:
             return leader.stand_still(Cause(Code.ASKED, named(self.taken[-1].command)))
         return []
 
-    def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:
+    def _without_checkpoint(self, taken: Taken, leader: LeaderForAgenda) -> None:
         """The epoch that was to take the last checkpoint is over."""
         wish = taken.command.wish
         if isinstance(wish, Stop) and not leader.halted and not self._ending(leader):
             return  # the next epoch takes it
-        leader.withdraw(request_for(taken.command))
+        leader.checkpoints.withdraw(request_by(taken.command))
         if isinstance(wish, Pause) or (wish == Stop() and leader.halted):
             taken.orders = replace(self.standing, mode="paused" if isinstance(wish, Pause) else "stopped")
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
@@ -459,16 +461,18 @@ class Agenda:
         else:
             taken.step = Step.EPOCH
 
-    def _ending(self, leader: Leader) -> Command | None:
+    def _ending(self, leader: LeaderForAgenda) -> Command | None:
         """The command that waits to pause or to delete the pipeline, and that nobody has cancelled."""
         waiting = (command for command in self.queue if isinstance(command.wish, Pause | Delete))
         return next((command for command in waiting if self._cancelled_by(command, leader) is None), None)
 
-    def _take(self, leader: Leader, now: float) -> list[Effect] | None:
+    def _take(self, leader: LeaderForAgenda, now: float) -> list[Effect] | None:
         """Take the first command of the queue; None if it has to wait."""
         command = self.queue[0]
         wish = command.wish
-        if self.standing.mode != "deleting" and is_sparks(wish, leader):
+        if self.standing.mode != "deleting" and (
+            isinstance(wish, ChooseAboutLake) or is_sparks(wish, leader)
+        ):
             self.queue.popleft()
             self.apart[command.n] = Taken(command=command, step=Step.ASKED, orders=self.standing)
             return []
@@ -480,7 +484,7 @@ class Agenda:
             self._begin(command, Step.ANSWERED).answer("refused" if refusal else "done", *(refusal or ()))
             return []
         if (cancel := self._cancelled_by(command, leader)) is not None:
-            self._begin(command, Step.ANSWERED).answer("cancelled", *withdrawn(cancel))
+            self._begin(command, Step.ANSWERED).answer("cancelled", *withdrawn_by(cancel))
             return []
         if command.taken != "alone":
             return self._take_in_epoch(command, leader, now)
@@ -490,7 +494,7 @@ class Agenda:
             return self._refuse(command, *refusal)
         return self._take_alone(command, wish, leader)
 
-    def _take_alone(self, command: Command, wish: Wish | Refusal, leader: Leader) -> list[Effect]:
+    def _take_alone(self, command: Command, wish: Wish | Refusal, leader: LeaderForAgenda) -> list[Effect]:
         """Take a command beside which there is no other."""
         standing = self.standing
         match wish:
@@ -520,13 +524,13 @@ class Agenda:
                 return self._take_pause(command, leader)
         return []
 
-    def _refusal(self, wish: Wish | Refusal, leader: Leader) -> Refusal | None:
+    def _refusal(self, wish: Wish | Refusal, leader: LeaderForAgenda) -> Refusal | None:
         if isinstance(wish, Refusal):
             return wish
-        ended = leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
+        ended = leader.checkpoints.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
         return wish.refusal(rules.state(self.standing.mode, halted=leader.halted, ended=ended))
 
-    def _cancelled_by(self, command: Command, leader: Leader) -> Command | None:
+    def _cancelled_by(self, command: Command, leader: LeaderForAgenda) -> Command | None:
         """The later command that cancels this one, which was not taken yet, nor carried out by a leader before."""
         if isinstance(command.wish, CancelCommand) or self._lasts(command, leader):
             return None
@@ -534,21 +538,16 @@ class Agenda:
             return None  # its turn may have come before, with a leader that died before the outcome
         return next((later for later in self.queue if cancels(later, command)), None)
 
-    def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
+    def _take_in_epoch(self, command: Command, leader: LeaderForAgenda, now: float) -> list[Effect] | None:
         wish = command.wish
         if (refusal := self._refusal(wish, leader)) is not None:
             return self._refuse(command, *refusal)
         if leader.leads:
             if command.taken == "checkpoint":
-                taken = self._begin(command, Step.CHECKPOINT)
-                leader.ends(wish.run if isinstance(wish, Savepoint) else None)
-                if leader.answered == request_for(command) and leader.base is not None:
-                    self._has_checkpoint(taken, leader.base)
-                else:
-                    leader.request(request_for(command))
-                return []
+                leader.checkpoints.ends(wish.run if isinstance(wish, Savepoint) else None)
+                return self._await_checkpoint(command, leader)
             assert leader.enumerator is not None
-            taken = self._begin(command, Step.MACHINE)
+            self._begin(command, Step.MACHINE)
             if command.n > leader.enumerator.commands_done:
                 return leader.tell(CommandTaken(command=command), now)
             self.checkpoint_written(0, None, command.n, leader.enumerator.refused)  # the epoch's base has it
@@ -566,17 +565,21 @@ class Agenda:
             self._begin(command, Step.ANSWERED, replace(self.standing, anew=True)).answer("done")
         return []
 
-    def _take_pause(self, command: Command, leader: Leader) -> list[Effect]:
+    def _take_pause(self, command: Command, leader: LeaderForAgenda) -> list[Effect]:
         """Take a pause or a stop."""
         if self.standing.mode != "running":  # a paused pipeline is stopped
             taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="stopped"))
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
             return []
+        return self._await_checkpoint(command, leader)
+
+    def _await_checkpoint(self, command: Command, leader: LeaderForAgenda) -> list[Effect]:
+        """Await the checkpoint that answers the command, unless the base is that one."""
         taken = self._begin(command, Step.CHECKPOINT)
-        if leader.answered == request_for(command) and leader.base is not None:
+        if leader.checkpoints.answered == request_by(command) and leader.base is not None:
             self._has_checkpoint(taken, leader.base)
         else:
-            leader.request(request_for(command))
+            leader.checkpoints.request(request_by(command))
         return []
 
     def _begin(self, command: Command, step: Step, orders: Orders | None = None) -> Taken:

@@ -1,13 +1,4 @@
-"""A command whose turn has come, the leader as it needs it, and what follows from its kind (pure).
-
-- *asked*: the driver carries it out, or looks whether it can be.
-- *machine*: the enumerator has taken it. It is answered once the journal holds a checkpoint whose part has it, also if
-  it is refused: so a leader that was deposed, and does not know it yet, answers nothing.
-- *checkpoint*: the checkpoint that carries its request is awaited.
-- *epoch*: it changes how the next epoch begins (its base, the definition's version, or that there is one at all), and
-  is answered once that epoch's entry is in the journal. A leader that dies before has changed nothing that lasts, and
-  the next one takes the command again.
-"""
+"""A command whose turn has come (pure): its step, and the leader as the agenda needs it (agenda.py)."""
 
 from __future__ import annotations
 
@@ -20,9 +11,9 @@ from cutline.common.causes import Cause
 from cutline.common.commands.kinds import (
     NOTHING,
     CancelCommand,
-    ChooseAboutLake,
     Delete,
     Refusal,
+    Restore,
     RetryTable,
     Savepoint,
     Stop,
@@ -30,14 +21,18 @@ from cutline.common.commands.kinds import (
 )
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.phases import QUARANTINED
+from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
-from cutline.services.enumerator.events import Settings
+from cutline.services.enumerator.checkpointing import Checkpointing
+from cutline.services.enumerator.events import (
+    Settings,
+)
 from cutline.services.enumerator.machine import Enumerator
-from cutline.services.enumerator.requests import CommandRequest, Request
+from cutline.services.enumerator.requests import CommandRequest
 
 
 class Step(StrEnum):
-    """Where a command that was taken stands: see the head of this file."""
+    """Where a command that was taken stands: see the head of agenda.py."""
 
     ASKED = "asked"
     MACHINE = "machine"
@@ -46,7 +41,7 @@ class Step(StrEnum):
     ANSWERED = "answered"
 
 
-AWAITS: Mapping[Step, str] = {
+_AWAITED = {
     Step.ASKED: "an answer of the store",
     Step.MACHINE: "a checkpoint that has it",
     Step.CHECKPOINT: "a checkpoint",
@@ -55,13 +50,13 @@ AWAITS: Mapping[Step, str] = {
 }
 
 
-class Leader(Protocol):
-    """The leader, as its agenda needs it: what each property means stands there."""
+class LeaderForAgenda(Protocol):
+    """What an agenda needs of its leader: what each means stands at `Leader`, the one that has it. It is named here
+    since leader.py imports the agenda."""
 
     tail: int
     base: int | None
-    answered: Request | None
-    ended: int | None
+    checkpoints: Checkpointing
     enumerator: Enumerator | None
 
     @property
@@ -87,18 +82,6 @@ class Leader(Protocol):
     @property
     def halted(self) -> bool:
         """Whether no epoch is opened since it would fail."""
-
-    def may_have(self, command: Command) -> bool:
-        """Whether a checkpoint that the journal has, or may have since its entry was ordered, has this effect."""
-
-    def request(self, request: Request) -> None:
-        """Ask for a checkpoint."""
-
-    def ends(self, run: object) -> None:
-        """A `cutline run` ends with the savepoint that it asks for."""
-
-    def withdraw(self, request: Request) -> None:
-        """Ask no more for it."""
 
     def begin_anew(self, cause: Cause) -> list[Effect]:
         """End the epoch, and begin the next one."""
@@ -137,31 +120,45 @@ class Taken:
         """Whether no other command is taken before this one is finished."""
         return self.step != Step.MACHINE and self.command.taken == "alone"
 
+    @property
+    def waits_for(self) -> str:
+        """What it waits for, for the status."""
+        if self.step == Step.ASKED and isinstance(self.command.wish, Restore):
+            return "the source, to say whether it has the binlog"
+        return _AWAITED[self.step]
+
     def answer(
         self, state: State, cause: str | None = None, remedy: str | None = None, result: Mapping[str, Any] | None = None
     ) -> None:
         """Note what became of it."""
         self.step, self.state, self.cause, self.remedy, self.result = Step.ANSWERED, state, cause, remedy, result
 
-    def outcome(self, *, at: float, orders: Orders, left_open: tuple[int, ...]) -> Outcome:
-        """What became of it, with the standing orders after it."""
+    def fail_silent(self, at: Position | None) -> None:
+        """It fails: the source has fallen silent inside a transaction, at this place."""
+        place = "" if at is None else f" at {at.file}:{at.offset}"
+        cause = (
+            f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
+            " savepoint"
+        )
+        way = ", or stop it without a savepoint's name" if isinstance(self.command.wish, Stop) else ""
+        self.answer("failed", cause, f"see that the source answers, and ask again{way}")
+
+    def outcome(self, orders: Orders, left_open: tuple[int, ...], now: float) -> Outcome:
+        """What the store is to keep of it: with these standing orders, and these commands before it without one."""
         return Outcome(
-            n=self.command.n, state=self.state, cause=self.cause, remedy=self.remedy, result=self.result or {}, at=at,
-            orders=orders, open=left_open,
-        )  # fmt: skip
-
-
-def is_sparks(wish: Wish | Refusal, leader: Leader) -> bool:
-    """Whether only the Spark writer can carry it out: a choice about the lake, or another try of a table that it has
-    quarantined, and not the enumerator."""
-    if not isinstance(wish, RetryTable) or leader.enumerator is None:
-        return isinstance(wish, ChooseAboutLake)
-    table = leader.enumerator.tables.get(wish.table)
-    return table is not None and table.phase != QUARANTINED
+            n=self.command.n,
+            state=self.state,
+            cause=self.cause,
+            remedy=self.remedy,
+            result=self.result or {},
+            at=now,
+            orders=orders,
+            open=left_open,
+        )
 
 
 def named(command: Command) -> str:
-    """A command in a sentence."""
+    """How a sentence names a command."""
     return f"command {command.n} ({command.kind})"
 
 
@@ -170,7 +167,7 @@ def afterwards(ends: Command) -> str:
     return NOTHING if isinstance(ends.wish, Delete) else "resume the pipeline and ask again"
 
 
-def withdrawn(cancel: Command) -> tuple[str, str]:
+def withdrawn_by(cancel: Command) -> tuple[str, str]:
     """Cause and remedy of a command that another one cancels."""
     return f"{cancel.by} cancelled it by command {cancel.n}", "ask again if it is wanted after all"
 
@@ -188,6 +185,14 @@ def savepoint_of(command: Command) -> str | None:
     return None
 
 
-def request_for(command: Command) -> CommandRequest:
+def request_by(command: Command) -> CommandRequest:
     """The request of the checkpoint that a command awaits."""
     return CommandRequest(n=command.n)
+
+
+def is_sparks(wish: Wish | Refusal, leader: LeaderForAgenda) -> bool:
+    """Whether the Spark writer has quarantined the table to retry: the enumerator has not."""
+    if not isinstance(wish, RetryTable) or leader.enumerator is None:
+        return False
+    table = leader.enumerator.tables.get(wish.table)
+    return table is not None and table.phase != QUARANTINED
