@@ -371,9 +371,9 @@ class PipelineApplier:
             histograms=progress.measures.histograms(),
             w=progress.w,
             applied=progress.applied,
-            published=record and record.n,
-            published_at=record and record.published_at,
-            source_time=record and record.source_time,
+            published=None if record is None else record.n,
+            published_at=None if record is None else record.published_at,
+            source_time=None if record is None else record.source_time,
             quarantined=_quarantined(incarnation),
             commands=dict(self._answers),
             applied_by_spark={

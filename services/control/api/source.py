@@ -102,7 +102,7 @@ def _test(body: SourceBody) -> SourceTest:
         reach(body.source)
         hosts = Hosts(body.source)
         with closing(hosts.connect()) as connection:
-            server = named(identify(connection), Source.of(body.source, hosts.current))
+            server = named(identify(connection), Source.configured(body.source, hosts.current))
             faults = server_faults(connection)
     except CutlineError as error:
         return SourceTest(ok=False, server=None, faults=faults_of(error))
