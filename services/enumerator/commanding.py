@@ -274,8 +274,8 @@ class Commanding:
                     return CommandAnswered(n=n, state="failed", cause=cause, remedy="look at the table's state")
                 status = await self._notes.status(self.store.key)
                 if n in (answers := status.spark_writer.commands):
-                    cause = answers[n]
-                    return CommandAnswered(n=n, state="done") if cause is None else refused(n, cause, "look again")
+                    refusal = answers[n]
+                    return CommandAnswered(n=n, state="done") if refusal is None else refused(n, refusal, "look again")
                 if request is None:
                     request = {**self._request(command, status), "command": n}
                 if self._clock.monotonic() - asked_at > ASK_AGAIN_SECONDS:

@@ -41,7 +41,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cutline.common.causes import Cause, Code
-from cutline.common.commands.rules import Refusal
+from cutline.common.commands.kinds import Refusal
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked

@@ -109,14 +109,11 @@ LEFT: dict[str, dict[str, str]] = {
     },
     "class": {
         "services/enumerator/driver.py: EnumeratorDriver": STATE,
-        "services/enumerator/leader.py: Leader": STATE,
         "services/enumerator/machine.py: Enumerator": STATE,
         "services/reader/machine.py: Reader": STATE,
     },
     "file": {
-        "services/enumerator/agenda.py": SPLIT,
         "services/enumerator/driver.py": SPLIT,
-        "services/enumerator/leader.py": SPLIT,
         "services/enumerator/machine.py": SPLIT,
         "services/reader/machine.py": SPLIT,
         "spark_writer/sinks/iceberg/table.py": SPLIT,

@@ -122,9 +122,10 @@ async def start(asked: Asked) -> CommandView:
 )
 async def restore(asked: Asked, where: Restore) -> CommandView:
     """Go back to a checkpoint or savepoint: the pipeline reads the source from there again, and so does the lake."""
-    (await asked.situation()).allow("restore", {})
+    restore = kinds.Restore(checkpoint=where.checkpoint)
+    (await asked.situation()).allow(restore)
     await _restorable(asked, where.checkpoint)
-    return await asked.command(kinds.Restore(checkpoint=where.checkpoint))
+    return await asked.command(restore)
 
 
 @routes.post(
