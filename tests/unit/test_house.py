@@ -117,11 +117,6 @@ LEFT: dict[str, dict[str, str]] = {
         "services/enumerator/machine.py": SPLIT,
         "services/reader/machine.py": SPLIT,
         "spark_writer/sinks/iceberg/table.py": SPLIT,
-        "tests/integration/lake/test_quarantine.py": SPLIT,
-        "tests/integration/lake/test_spark_writer.py": SPLIT,
-        "tests/integration/source/test_binlog.py": SPLIT,
-        "tests/integration/source/test_chunk.py": SPLIT,
-        "tests/integration/source/test_types.py": SPLIT,
     },
     "twins": {},
     "name": {
