@@ -23,6 +23,7 @@ from cutline.services.enumerator.events import (
     PlaceFound,
     RangeFound,
     SplittingFailed,
+    SplittingOutdated,
     StopFound,
     TableDescribed,
     TableLockedOut,
@@ -62,7 +63,7 @@ NOT_DUE = "_ignore_not_due"  # the state awaits an answer or a person; neither t
 Row = Mapping[type[Event], str]
 _TO_THE_ENUMERATOR: tuple[type[Event], ...] = (
     MessageReceived, PartStored, TablesFound, PlaceFound, StopFound, TableDescribed, RangeFound, BoundFound,
-    SplittingFailed, TableLockedOut,
+    SplittingFailed, SplittingOutdated, TableLockedOut,
 )  # fmt: skip
 _COMMANDS: Row = {
     CommandAccepted: "_command_accepted",
