@@ -20,7 +20,7 @@ from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.rates import Rates
 from cutline.common.store.command_records import Orders, Outcome
-from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store
 from cutline.services.run import cli, lake, preflight, terminal
 from cutline.services.run.run import define
@@ -285,7 +285,7 @@ def table(phase: str, generation: int = 1, **more: Any) -> dict[str, Any]:
     return {"phase": phase, "generation": generation, **more}
 
 
-MAIN = Main(snapshot_id=1)
+MAIN = Main(content=Content("1"))
 
 
 def published(state: str, generation: int = 1, main: Main | None = MAIN) -> PublishedTable:

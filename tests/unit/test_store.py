@@ -25,7 +25,15 @@ from cutline.common.store import backends
 from cutline.common.store.chain import follow
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Folder
-from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
+from cutline.common.store.records import (
+    CheckpointEntry,
+    Content,
+    Main,
+    PartRef,
+    Publication,
+    PublishedTable,
+    TableEntry,
+)
 from cutline.common.store.restoring import restorable
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, Store, file_name
@@ -666,7 +674,7 @@ def test_two_names_for_the_same_thing_differ() -> None:
 def published(n: int, w: int = 1, tables: Mapping[str, int] | None = None, **other: Any) -> Publication:
     """A publication that shows these tables at snapshots."""
     shown = {
-        name: PublishedTable(state="live", generation=1, main=Main(snapshot_id=at), work=None)
+        name: PublishedTable(state="live", generation=1, main=Main(content=Content(str(at))), work=None)
         for name, at in (tables or {}).items()
     }
     defaults: dict[str, Any] = {
@@ -715,7 +723,7 @@ def test_an_entry_and_a_publication_cost_what_changed_and_tell_everything(shop: 
         assert isinstance(entry, CheckpointEntry)
         assert record is not None
         assert entry.tables == tables_at[n]
-        assert {name: table.main.snapshot_id for name, table in record.tables.items() if table.main} == {
+        assert {name: int(table.main.content) for name, table in record.tables.items() if table.main} == {
             name: int(table.schema or "") for name, table in tables_at[n].items()
         }
     written = sum(size(shop, f"journal/{n:010}.json") for n in range(3, 60))

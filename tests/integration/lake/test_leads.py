@@ -17,8 +17,8 @@ from cutline.common.mesh import presence
 from cutline.common.mesh.lease import lease_name
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, Service
 from cutline.spark_writer import leading
+from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.leading import Replica
-from cutline.spark_writer.serve import Lead
 from tests.support.servers import Redis
 
 NAMES = ("crm", "log", "shop")
