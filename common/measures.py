@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 SECONDS = {
     "chunk_read": (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
@@ -17,6 +18,22 @@ SECONDS = {
     "commit_to_publication": (0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0),
 }
 """The upper bounds of each histogram's buckets, in seconds. The control service renders with the same table."""
+
+
+class Counted(NamedTuple):
+    """A number that only grows, `cutline_<name>_total`, with its labels but for pipeline and part."""
+
+    name: str
+    labels: Mapping[str, str]
+    number: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """The number of values in each bucket (the last one has no bound), and their sum."""
+
+    buckets: tuple[int, ...]
+    sum: float
 
 
 class Measures:
@@ -39,15 +56,15 @@ class Measures:
         buckets[bisect_left(bounds, seconds)] += 1
         self._sums[name] = self._sums.get(name, 0.0) + seconds
 
-    def shown(self) -> dict[str, Any]:
-        """Return the fields of the status: `counters` as [name, labels, number], and `histograms` by name, each with
-        the number of values in each bucket (the last one has no bound) and their sum."""
+    def counters(self) -> tuple[Counted, ...]:
+        """Return what was counted, for the status."""
+        return tuple(Counted(name, {}, number) for name, number in list(self._counts.items()))
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return what was measured, by name, for the status."""
         return {
-            "counters": [[name, {}, number] for name, number in list(self._counts.items())],
-            "histograms": {
-                name: {"buckets": list(buckets), "sum": round(self._sums[name], 6)}
-                for name, buckets in list(self._buckets.items())
-            },
+            name: Histogram(buckets=tuple(buckets), sum=round(self._sums[name], 6))
+            for name, buckets in list(self._buckets.items())
         }
 
 
@@ -103,12 +120,12 @@ class TableRows:
             del self._own[idle]
             self._own[active] = {}
 
-    def shown(self) -> list[list[Any]]:
+    def shown(self) -> tuple[Counted, ...]:
         """Return the counters `staged_rows` and `staged_bytes` for the status."""
         series = [*((table, counted) for table, counted in list(self._own.items())), (OTHERS, self._others)]
-        return [
-            [name, {"table": table, "operation": operation}, numbers[at]]
+        return tuple(
+            Counted(name, {"table": table, "operation": operation}, numbers[at])
             for table, counted in series
             for operation, numbers in list(counted.items())
             for at, name in enumerate(("staged_rows", "staged_bytes"))
-        ]
+        )

@@ -37,6 +37,7 @@ from dataclasses import replace
 from functools import partial
 
 from cutline.common import logs
+from cutline.common.causes import Cause, Code
 from cutline.common.clock import Clock
 from cutline.common.errors import Unavailable
 from cutline.common.journal.batches import Batch, next_batch
@@ -57,6 +58,8 @@ logger = logging.getLogger("cutline.spark_writer")
 BATCH_ENTRIES = 100
 Plan = list[TableStep]
 """The steps of one table, in order; at least one."""
+
+_LEFT_OUT = Cause(Code.FOREIGN_COMMIT, "others committed to the lake table")
 
 
 class Incarnation:
@@ -94,7 +97,7 @@ class Incarnation:
         self.upkeep: Upkeep = sink.begin(self.progress, self._journal, side_by_side)
         self._sparing = Sparing(sink, side_by_side, self._check_sink)
         self._kept_pending = False
-        self._publish_from = store.retired()[0]
+        self._publish_from = store.removal.retired()[0]
         self._shown: Publication | None = None
         reached("claimed")
         if published is not None:
@@ -286,7 +289,7 @@ class Incarnation:
             if theirs is None or theirs.content is None or work is None:
                 pass
             elif theirs.chosen == ACCEPT or work.generation == tables[table_id].generation:
-                since = Quarantine(cause="", generation=tables[table_id].generation, applied=n)
+                since = Quarantine(cause=_LEFT_OUT, generation=tables[table_id].generation, applied=n)
                 plan = self._catch_up({table_id: since}, batch)[table_id]
                 if plan:
                     plans[table_id], bases[table_id] = plan, replace(work, content=theirs.content)
@@ -335,11 +338,11 @@ class Incarnation:
         between = [slot for slot in self._journal.chain.after(before) if slot < record.n]
         if any(self._store.publication(slot) is not None for slot in between):
             # A table that this record does not show at its own cut would fall back behind those publications.
-            raise Unavailable(f"another Spark writer has published up to {record.n}; starting again after it")
+            raise Unavailable(f"another Spark writer has published up to {record.n}", "starting again after it")
         if self._store.deleting() or self._store.has_ended():
-            raise Unavailable(f"pipeline {self._store.name} is deleted; publication {record.n} is not made")
+            raise Unavailable(f"pipeline {self._store.name} is deleted", f"publication {record.n} is not made")
         if not self._store.publish(record):
-            raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
+            raise Unavailable(f"publication {record.n} was made by another Spark writer", "starting again after it")
         self._reached("published")
         if record.source_time is not None:
             progress.measures.observe("commit_to_publication", max(0.0, record.published_at - record.source_time))
@@ -396,7 +399,7 @@ class Incarnation:
         self._reached("shown")
         if not all(moved for _, moved in shown):
             w = self.progress.w
-            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {w}); starting again")
+            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {w})", "starting again")
         self.sink.record(record, before, self._left_behind)
         self._reached("recorded")
         self._shown = record

@@ -11,11 +11,14 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
+from cutline.common.status.parts import Failure, Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK as SPARK_TAKES
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import EpochEntry
@@ -97,7 +100,7 @@ class Driver:
         self._clock = ports.clock
         self._metrics_tables = metrics_tables
         self._requests_at = float("-inf")
-        self._answers: dict[str, str | None] = {}  # commands carried out, by number -> why not
+        self._answers: dict[int, str | None] = {}  # commands carried out, by number -> why not
         self._asked: dict[tuple[str, int], tuple[int, float, float]] = {}  # -> command, when to ask again, next pause
 
     def run(self) -> None:
@@ -219,7 +222,7 @@ class Driver:
     def _answer(self, request: Any, cause: str | None) -> None:
         """Let the status tell the end of a request that is a command."""
         if isinstance(request, dict) and (n := request.get("command")) is not None:
-            self._answers[str(n)] = cause
+            self._answers[int(n)] = cause
             while len(self._answers) > ANSWERS:
                 del self._answers[next(iter(self._answers))]
 
@@ -247,24 +250,26 @@ class Driver:
         epoch = entry if isinstance(entry, EpochEntry) else self._store.entry(entry.epoch)
         return epoch.definition if isinstance(epoch, EpochEntry) else self._store.commands.orders().definition
 
-    def _progress(self, incarnation: Incarnation) -> dict[str, Any]:
+    def _progress(self, incarnation: Incarnation) -> SparkWriterStatus:
         """Return the status of a start that goes on."""
-        progress = incarnation.progress
+        progress, upkeep = incarnation.progress, incarnation.upkeep
         record = progress.published
-        return {
-            "w": progress.w,
-            "applied": progress.applied,
-            "published": record and record.n,
-            "published_at": record and record.published_at,
-            "source_time": record and record.source_time,
-            "quarantined": _quarantined(incarnation),
-            "read_again": dict(progress.read_again),
-            "commands": dict(self._answers),
-            "applies": progress.applies.to_json(),
-            **progress.measures.shown(),
-            **incarnation.upkeep.shown(self._metrics_tables),
-            "at": self._clock.time(),
-        }
+        return SparkWriterStatus(
+            at=self._clock.time(),
+            counters=progress.measures.counters(),
+            histograms=progress.measures.histograms(),
+            w=progress.w,
+            applied=progress.applied,
+            published=record and record.n,
+            published_at=record and record.published_at,
+            source_time=record and record.source_time,
+            quarantined=_quarantined(incarnation),
+            commands=dict(self._answers),
+            applied_by_spark=upkeep.applied_elsewhere(),
+            applies=progress.applies.shown(),
+            files=upkeep.files(self._metrics_tables),
+            compaction=upkeep.compaction(),
+        )
 
     def _report_failure(self, error: Exception, pause: float, incarnation: Incarnation | None) -> None:
         if isinstance(error, Unavailable):
@@ -273,16 +278,17 @@ class Driver:
             logger.error("pipeline %s: %s; starting again in %g s", self._store.name, error, pause)
         else:
             logger.exception("pipeline %s: unexpected error; starting again in %g s", self._store.name, pause)
-        known = self._progress(incarnation) if incarnation is not None else {}
-        failure = {"error": str(error), "kind": type(error).__name__, "again_seconds": pause, "at": self._clock.time()}
-        self._lead.report({**self._lead.status, **known, **failure})
+        known = self._progress(incarnation) if incarnation is not None else self._lead.status
+        cause = error.cause if isinstance(error, CutlineError) else Cause(Code.UNEXPECTED, str(error))
+        failure = Failure(cause=cause, kind=type(error).__name__, again_seconds=pause)
+        self._lead.report(replace(known, at=self._clock.time(), failure=failure))
 
 
-def _quarantined(incarnation: Incarnation) -> dict[str, Any]:
-    quarantined, theirs = incarnation.progress.quarantined, incarnation.foreign
-    found: dict[str, dict[str, Any]] = {
-        table_id: {"cause": held.cause, "generation": held.generation} for table_id, held in quarantined.items()
+def _quarantined(incarnation: Incarnation) -> dict[str, Held]:
+    found = {
+        table_id: Held(cause=held.cause, generation=held.generation)
+        for table_id, held in incarnation.progress.quarantined.items()
     }
-    for table_id, commits in theirs.items():
-        found[table_id] |= {"seen": commits.seen, "choices": commits.choices, "chosen": commits.chosen}
+    for table_id, commits in incarnation.foreign.items():
+        found[table_id] = replace(found[table_id], seen=commits.seen, choices=commits.choices, chosen=commits.chosen)
     return found

@@ -6,8 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from cutline.common.status.parts import SparkWriterStatus
 from cutline.common.store.lives import Key
 from cutline.spark_writer.ports import Flag
 
@@ -19,8 +19,8 @@ class Lead:
     `stop`: end after the current step. `hand_over`: end once all that is applied is published. `sure_until`: the lease
     is ours until then (of the monotonic clock), as far as this process knows. `served`: a thread was started. `status`:
     its newest report. `requests`: a person's requests (JSON), oldest first: `retry` (try quarantined tables again),
-    `lake` (a choice of `presence.choice`); the thread moves each to `handled` once it is carried out. The status tells
-    the end of those that carry the number of a `command`.
+    `lake` (a choice about commits of others); the thread moves each to `handled` once it is carried out. The status
+    tells the end of those that carry the number of a `command`.
     """
 
     stop: Flag = field(default_factory=threading.Event)
@@ -28,7 +28,7 @@ class Lead:
     ended: Flag = field(default_factory=threading.Event)
     sure_until: float = float("inf")
     served: bool = False
-    status: Mapping[str, Any] = field(default_factory=dict)
+    status: SparkWriterStatus = field(default_factory=SparkWriterStatus)
     requests: deque[bytes] = field(default_factory=deque)
     handled: deque[bytes] = field(default_factory=deque)
 
@@ -37,8 +37,8 @@ class Lead:
         """A lead whose flags `flag` makes."""
         return cls(stop=flag(), hand_over=flag(), ended=flag())
 
-    def report(self, status: Mapping[str, Any]) -> None:
-        """Note the newest status (plain JSON)."""
+    def report(self, status: SparkWriterStatus) -> None:
+        """Note the newest status."""
         self.status = status
 
     def is_sure(self, now: float) -> bool:

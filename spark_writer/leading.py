@@ -46,8 +46,9 @@ from cutline.common import logs
 from cutline.common.errors import ConfigError, CutlineError, NoRoom, Unavailable
 from cutline.common.mesh.lease import Lease, lease_name, owners, renew
 from cutline.common.mesh.log_lines import kept_here
-from cutline.common.mesh.presence import SPARK_WRITER, Registry, Service
+from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.usage import Usage
+from cutline.common.status.parts import SPARK_WRITER, SparkWriterStatus
 from cutline.common.store.lives import Key, name_of
 from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.shares import shared
@@ -208,13 +209,12 @@ class Replica:
                     given.add(request)
                     self._leads[name].requests.append(request)
 
-    async def _show_status(self, name: Key, status: Mapping[str, Any]) -> None:
+    async def _show_status(self, name: Key, status: SparkWriterStatus) -> None:
         shown, shown_at = self._shown.get(name, (None, float("-inf")))
         due = time.monotonic() - shown_at >= AGAIN_SECONDS
         if status is shown and not due:
             return
-        who = {"leader": self._service.incarnation, "host": self._service.host, "pid": self._service.pid}
-        await self._registry.put_status(name, SPARK_WRITER, {**status, **who})
+        await self._registry.put_status(name, SPARK_WRITER, replace(status, leader=self._service.incarnation))
         self._shown[name] = (status, time.monotonic() if due else shown_at)
 
     async def _share(self, names: set[Key], *, leaving: bool) -> None:
@@ -262,7 +262,7 @@ class Replica:
         if await self._lease(name).acquire():
             lead = Lead(sure_until=asked_at + LEASE_SECONDS)
             with self._sparing():  # until the first report, the status is what the last leader reported
-                lead.status = dict((await self._registry.status(name)).get(SPARK_WRITER, {}))
+                lead.status = (await self._registry.status(name)).spark_writer
             logger.info("pipeline %s: led by this Spark writer (%s)", name_of(name), self._service.incarnation)
             self._stands_by.pop(name, None)
             self._leads[name] = lead

@@ -42,9 +42,9 @@ class Spark:
         try:
             ended = self._session.sparkContext._jsc.sc().isStopped()  # type: ignore[attr-defined]
         except Exception as error:
-            raise Unavailable(f"Spark's JVM does not answer ({first_line(error)}); starting again") from error
+            raise Unavailable(f"Spark's JVM does not answer ({first_line(error)})", "starting again") from error
         if ended:
-            raise Unavailable("Spark has stopped; starting again")
+            raise Unavailable("Spark has stopped", "starting again")
 
     def open(self, store: PipelineStore, version: int) -> Sink:
         """See `Engine`."""
@@ -59,9 +59,9 @@ class Spark:
         definition = store.definition(version)
         if definition is None:
             gone = f"the definition of pipeline {store.name} is gone from the store"
-            raise ConfigError(f"{gone}; run `cutline run` again")
+            raise ConfigError(gone, "run `cutline run` again")
         if faults := catalogue.faults(definition["sink"], self._store_url):
-            raise ConfigError(*faults)
+            raise ConfigError.several(faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(self._session, definition["sink"])
         owner, sink = owner_of(store.life, config), config.sink
@@ -83,7 +83,7 @@ def settings_of(store: Store) -> dict[str, str]:
 
 def owner_of(life: Life, config: PipelineConfig) -> Owner:
     """A life of a pipeline as its lake knows it."""
-    return Owner(name=life.name, id=life.id, carried_over=life.carried_over, adopts=config.sink.adopt)
+    return Owner(name=life.name, id=life.id, adopts=config.sink.adopt)
 
 
 def start_thread(call: Callable[[], None], name: str) -> threading.Thread:

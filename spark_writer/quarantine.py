@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import CutlineError
 from cutline.common.journal.progress import Progress
 from cutline.common.store.records import Quarantine
@@ -12,6 +13,7 @@ from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks.contract import Sink, TableFault
 
 logger = logging.getLogger("cutline.spark_writer")
+_REPAIR = "mend the lake table (or drop it, and it is read again) and retry it"
 
 
 def quarantine(
@@ -21,12 +23,7 @@ def quarantine(
     if isinstance(error, TableFault) and error.lost:
         progress.work.pop(table_id, None)
         applied = None
-    if isinstance(error, CutlineError | OSError):
-        cause = str(error).splitlines()[0]
-    else:
-        cause = f"{type(error).__name__}: {first_line(error)}"
-    if not isinstance(error, TableFault):
-        cause = f"{cause}; mend the lake table (or drop it, and it is read again) and retry it"
+    cause = _cause(error)
     known = progress.quarantined.get(table_id)
     progress.quarantined[table_id] = Quarantine(cause=cause, generation=generation, applied=applied)
     if known is None or known.cause != cause:
@@ -36,8 +33,20 @@ def quarantine(
             table_id,
             cause,
             exc_info=None if isinstance(error, CutlineError) else error,
-            extra={"table": table_id, "cause": cause},
+            extra={"table": table_id, "cause": str(cause)},
         )
+
+
+def _cause(error: Exception) -> Cause:
+    if isinstance(error, TableFault):
+        return error.cause
+    if isinstance(error, CutlineError):
+        cause = replace(error.cause, code=Code.LAKE)
+    elif isinstance(error, OSError):
+        cause = Cause(Code.LAKE, str(error).splitlines()[0])
+    else:
+        cause = Cause(Code.LAKE, f"{type(error).__name__}: {first_line(error)}")
+    return cause.advised(_REPAIR)
 
 
 def read_again(progress: Progress, sink: Sink, table_id: str) -> None:
@@ -46,9 +55,10 @@ def read_again(progress: Progress, sink: Sink, table_id: str) -> None:
     try:
         sink.check_table(table_id)
     except TableFault as error:
-        progress.quarantined[table_id] = replace(held, cause=str(error))
+        progress.quarantined[table_id] = replace(held, cause=error.cause)
         return
-    cause = f"the staged files that are left can't complete {table_id}; it is being read again from the source"
+    sentence = f"the staged files that are left can't complete {table_id}, so it is being read again from the source"
+    cause = Cause(Code.LAKE, sentence)
     progress.quarantined[table_id] = replace(held, cause=cause, applied=None)
     progress.work.pop(table_id, None)
     progress.read_again[table_id] = held.generation

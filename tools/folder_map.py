@@ -24,7 +24,8 @@ HEAD = """# Folders
 
 Each folder and file with its own first sentence. `make map` writes this page. A file with a star is pure: it waits for
 nothing, reads no clock, draws no random number and touches nothing outside of its arguments
-(`tests/unit/test_purity.py`). [Architecture](architecture.md) shows how the folders stand on each other.
+(`tests/unit/test_purity.py`). [Architecture](architecture.md) shows how the folders stand on each other,
+[Developing](developing.md) where to add what.
 """
 
 

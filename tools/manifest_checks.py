@@ -51,18 +51,18 @@ class Objects:
     def __init__(self, found: Iterable[Object]) -> None:
         self.all = list(found)
 
-    def of(self, kind: str) -> dict[str, Object]:
+    def kind(self, kind: str) -> dict[str, Object]:
         return {each["metadata"]["name"]: each for each in self.all if each["kind"] == kind}
 
     @cached_property
     def pods(self) -> list[Pod]:
         """All pods, those of Spark's executors too."""
-        found = [*self.of("Deployment").values(), *self.of("Job").values()]
+        found = [*self.kind("Deployment").values(), *self.kind("Job").values()]
         pods = [
             Pod(each, each["spec"]["template"]["metadata"]["labels"], each["spec"]["template"]["spec"])
             for each in found
         ]
-        for each in self.of("ConfigMap").values():
+        for each in self.kind("ConfigMap").values():
             if "executor.yaml" in each["data"]:
                 template = yaml.safe_load(each["data"]["executor.yaml"])
                 pods.append(Pod(each, template["metadata"]["labels"], template["spec"]))
@@ -77,7 +77,7 @@ class Objects:
 
     def settings(self) -> dict[str, str]:
         """The settings that all pods have."""
-        (found,) = (each["data"] for name, each in self.of("ConfigMap").items() if name.endswith("-settings"))
+        (found,) = (each["data"] for name, each in self.kind("ConfigMap").items() if name.endswith("-settings"))
         return dict(found)
 
 
@@ -94,7 +94,7 @@ def every_service_is_there(found: Objects) -> Iterator[str]:
     components = sorted(pod.component for pod in found.pods if pod.owner["kind"] == "Deployment")
     if [each for each in components if each != "redis"] != list(SERVICES):
         yield f"the Deployments are {components}"
-    if found.of("Deployment")["cutline-enumerator"]["spec"]["replicas"] < 2:
+    if found.kind("Deployment")["cutline-enumerator"]["spec"]["replicas"] < 2:
         yield "no enumerator stands by"
 
 
@@ -132,12 +132,12 @@ def no_pod_has_privileges(found: Objects) -> Iterator[str]:
             ):
                 yield f"{container['name']} has the security context {own}"
         token = pod.spec["automountServiceAccountToken"]
-        if token != (pod.component == "spark-writer" and bool(found.of("Role"))):
+        if token != (pod.component == "spark-writer" and bool(found.kind("Role"))):
             yield f"{pod.component} has a token of the API server, or lacks one"
 
 
 def no_volume_outlives_its_pod(found: Objects) -> Iterator[str]:
-    if found.of("PersistentVolumeClaim") or found.of("StatefulSet"):
+    if found.kind("PersistentVolumeClaim") or found.kind("StatefulSet"):
         yield "there are volumes"
     if not found.settings()["CUTLINE_STORE_URL"].startswith(("s3://", "gs://", "abfss://")):
         yield "the store is not on object storage"
@@ -155,23 +155,25 @@ def no_volume_outlives_its_pod(found: Objects) -> Iterator[str]:
 
 
 def selectors_match(found: Objects) -> Iterator[str]:
-    for name, each in found.of("Deployment").items():
+    for name, each in found.kind("Deployment").items():
         if [pod.owner["metadata"]["name"] for pod in found.selected(each["spec"]["selector"])] != [name]:
             yield f"the Deployment {name} selects other pods"
     for kind in ("Service", "PodDisruptionBudget"):
-        for name, each in found.of(kind).items():
+        for name, each in found.kind(kind).items():
             selector = each["spec"]["selector"]
             chosen = found.selected(selector if kind != "Service" else {"matchLabels": selector})
             if [pod.owner["metadata"]["name"] for pod in chosen] != [name]:
                 yield f"the {kind} {name} selects other pods"
-    for name, each in found.of("NetworkPolicy").items():
+    for name, each in found.kind("NetworkPolicy").items():
         if not found.selected(each["spec"]["podSelector"]):
             yield f"the NetworkPolicy {name} selects no pod"
-    for name, each in found.of("ServiceMonitor").items():
+    for name, each in found.kind("ServiceMonitor").items():
         chosen = [
-            one for one in found.of("Service").values() if matches(each["spec"]["selector"], one["metadata"]["labels"])
+            service
+            for service in found.kind("Service").values()
+            if matches(each["spec"]["selector"], service["metadata"]["labels"])
         ]
-        if [one["metadata"]["name"] for one in chosen] != ["cutline-control"]:
+        if [service["metadata"]["name"] for service in chosen] != ["cutline-control"]:
             yield f"the ServiceMonitor {name} selects other Services"
     for pod in found.pods:
         for spread in pod.spec.get("topologySpreadConstraints", ()):
@@ -180,7 +182,7 @@ def selectors_match(found: Objects) -> Iterator[str]:
 
 
 def names_lead_to_objects(found: Objects) -> Iterator[str]:
-    accounts, own = found.of("ServiceAccount"), {*found.of("ConfigMap"), *found.of("Secret")}
+    accounts, own = found.kind("ServiceAccount"), {*found.kind("ConfigMap"), *found.kind("Secret")}
     for pod in found.pods:
         if pod.component != "redis" and pod.spec["serviceAccountName"] not in accounts:
             yield f"{pod.component} has the account {pod.spec['serviceAccountName']}"
@@ -192,20 +194,20 @@ def names_lead_to_objects(found: Objects) -> Iterator[str]:
             if not reference.get("optional") and reference["name"] not in own:
                 yield f"{pod.component} has the settings {reference['name']}"
         if pod.component == "define" and pod.owner["kind"] == "Job":
-            content = found.of("Secret").get(pod.spec["volumes"][1]["secret"]["secretName"])
+            content = found.kind("Secret").get(pod.spec["volumes"][1]["secret"]["secretName"])
             items = pod.spec["volumes"][1]["secret"]["items"]
             if content is not None and items[0]["key"] not in content["stringData"]:
                 yield "a Job has no pipeline"
-    for binding in found.of("RoleBinding").values():
-        if binding["roleRef"]["name"] not in found.of("Role") or binding["subjects"][0]["name"] not in accounts:
+    for binding in found.kind("RoleBinding").values():
+        if binding["roleRef"]["name"] not in found.kind("Role") or binding["subjects"][0]["name"] not in accounts:
             yield "a RoleBinding names what is not there"
-    for name in [*accounts, *own, *found.of("Job"), *found.of("Deployment")]:
+    for name in [*accounts, *own, *found.kind("Job"), *found.kind("Deployment")]:
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
             yield f"{name} is no name for an object"
 
 
 def ports_agree(found: Objects) -> Iterator[str]:
-    for name, service in found.of("Service").items():
+    for name, service in found.kind("Service").items():
         (pod,) = found.selected({"matchLabels": service["spec"]["selector"]})
         for port in service["spec"]["ports"]:
             if port["targetPort"] not in pod.ports:
@@ -214,18 +216,18 @@ def ports_agree(found: Objects) -> Iterator[str]:
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
             if (request := pod.container.get(kind, {}).get("httpGet")) is not None and request["port"] not in pod.ports:
                 yield f"the {kind} of {pod.component} asks the port {request['port']}"
-    for name, each in found.of("ServiceMonitor").items():
-        ports = {port["name"] for port in found.of("Service")["cutline-control"]["spec"]["ports"]}
+    for name, each in found.kind("ServiceMonitor").items():
+        ports = {port["name"] for port in found.kind("Service")["cutline-control"]["spec"]["ports"]}
         if {endpoint["port"] for endpoint in each["spec"]["endpoints"]} - ports:
             yield f"the ServiceMonitor {name} asks another port"
-    for each in found.of("Ingress").values():
+    for each in found.kind("Ingress").values():
         for rule in each["spec"]["rules"]:
             to = rule["http"]["paths"][0]["backend"]["service"]
-            if to["port"]["name"] not in {port["name"] for port in found.of("Service")[to["name"]]["spec"]["ports"]}:
+            if to["port"]["name"] not in {port["name"] for port in found.kind("Service")[to["name"]]["spec"]["ports"]}:
                 yield "the Ingress leads to another port"
     if found.pod("control").ports != {"http": int(found.settings()["CUTLINE_API_PORT"])}:
         yield "the control service listens on another port"
-    redis = found.of("Service").get("cutline-redis")
+    redis = found.kind("Service").get("cutline-redis")
     if redis is not None:
         (url,) = (each["value"] for each in found.pod("reader").container["env"] if each["name"] == "CUTLINE_REDIS_URL")
         if (urlparse(url).hostname, urlparse(url).port) != ("cutline-redis", redis["spec"]["ports"][0]["port"]):
@@ -273,21 +275,20 @@ def services_have_time_to_end(found: Objects) -> Iterator[str]:
 
 
 def scaling_and_budgets_agree(found: Objects) -> Iterator[str]:
-    scaled = found.of("HorizontalPodAutoscaler")
+    scaled = found.kind("HorizontalPodAutoscaler")
     for name, each in scaled.items():
         target = each["spec"]["scaleTargetRef"]
-        if target["name"] != name or "replicas" in found.of(target["kind"])[name]["spec"]:
+        if target["name"] != name or "replicas" in found.kind(target["kind"])[name]["spec"]:
             yield f"the HorizontalPodAutoscaler {name} and replicas both set the number of pods"
     for role in ("reader", "writer"):
         name = f"cutline-{role}"
-        fewest = (
-            scaled[name]["spec"]["minReplicas"] if name in scaled else found.of("Deployment")[name]["spec"]["replicas"]
-        )
+        deployment = found.kind("Deployment")[name]["spec"]
+        fewest = scaled[name]["spec"]["minReplicas"] if name in scaled else deployment["replicas"]
         if found.settings()[f"CUTLINE_{role.upper()}S"] != str(fewest):
             yield f"an epoch waits for another number of {role}s than there are"
-    for name, each in found.of("Deployment").items():
+    for name, each in found.kind("Deployment").items():
         fewest = scaled[name]["spec"]["minReplicas"] if name in scaled else each["spec"]["replicas"]
-        if (name in found.of("PodDisruptionBudget")) != (fewest > 1):
+        if (name in found.kind("PodDisruptionBudget")) != (fewest > 1):
             yield f"{name} has {fewest} pods, and its PodDisruptionBudget does not fit"
 
 
@@ -346,7 +347,7 @@ def outside(found: Objects) -> dict[str, set[int]]:
 
 
 def _policies(found: Objects, pod: Pod, direction: str) -> list[Mapping[str, Any]]:
-    specs = [each["spec"] for each in found.of("NetworkPolicy").values()]
+    specs = [each["spec"] for each in found.kind("NetworkPolicy").values()]
     chosen = [spec for spec in specs if direction in spec["policyTypes"] and matches(spec["podSelector"], pod.labels)]
     return [spec for spec in chosen if direction.lower() in spec]
 
@@ -365,21 +366,22 @@ def _passes(found: Objects, pod: Pod, direction: str, other: Pod, port: int) -> 
 
 
 def only_what_must_talk_may_talk(found: Objects) -> Iterator[str]:
-    if not found.of("NetworkPolicy"):
+    if not found.kind("NetworkPolicy"):
         return
     for pod in found.pods:
         denied = [
             each["spec"]
-            for each in found.of("NetworkPolicy").values()
+            for each in found.kind("NetworkPolicy").values()
             if matches(each["spec"]["podSelector"], pod.labels)
         ]
         if {way for spec in denied for way in spec["policyTypes"]} != {"Egress", "Ingress"}:
             yield f"nothing denies {pod.component} what it does not need"
-    bundled, spark = "cutline-redis" in found.of("Deployment"), any(pod.component == "executor" for pod in found.pods)
+    bundled, spark = "cutline-redis" in found.kind("Deployment"), any(pod.component == "executor" for pod in found.pods)
     wanted = {(service, "redis", 6379) for service in SERVICES if bundled}
     if spark:
         pair = ("spark-writer", "executor")
-        wanted |= {(one, other, 7079) for one in pair for other in pair} | {(one, "spark-writer", 7078) for one in pair}
+        wanted |= {(each, other, 7079) for each in pair for other in pair}
+        wanted |= {(each, "spark-writer", 7078) for each in pair}
     if (allowed := {flow for flow in flows(found) if flow[2] != 443}) != wanted:
         yield f"connections that are allowed and not needed, or needed and not allowed: {sorted(allowed ^ wanted)}"
     for component, ports in outside(found).items():

@@ -48,7 +48,7 @@ def next_batch(
 
     `kept_pending`: an applied cut that could not be published was a kept one. `generations` are those on the branch
     now. An `inside` cut is not publishable, and none before `publish_from`: there the store takes no publication any
-    more (`PipelineStore.retired`), though a restore that retention made way for goes on from there. The batch is as
+    more (`Removal.retired`), though a restore that retention made way for goes on from there. The batch is as
     long as possible and ends with the last publishable entry; without one it has only cuts that are not. It ends before
     more than `max_rows` staged rows, but has one entry at least.
     """

@@ -31,7 +31,7 @@ class Retained:
     released: tuple[Publication, ...]
     contents: Mapping[str, Collection[Content]]
 
-    def of(self, table_id: str) -> Collection[Content]:
+    def contents_of(self, table_id: str) -> Collection[Content]:
         """The contents of a table that stay."""
         return self.contents.get(table_id, ())
 

@@ -5,7 +5,7 @@ Redis may be emptied, and a process may be suspended past its lease. Only the jo
 writes safe; the Spark writer's are safe by its claim w and its publications.
 
 A holder keeps its lease in a full Redis: Redis refuses a SET then, but not a GET and a PEXPIRE in a script. A candidate
-can't take the lease there, so it frees all streams of a pipeline without a leader (`channels.free`).
+can't take the lease there, so it frees all streams of a pipeline without a leader (`streams.free`).
 """
 
 from __future__ import annotations

@@ -12,13 +12,16 @@ from cutline.common.clock import Clock
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.awaited import Awaited
-from cutline.common.mesh.channels import LEAST_CREDIT_BYTES, Receiver, Sender, stream_name
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.messages import Records, decode, encode
 from cutline.common.mesh.ports import Inbox
 from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.receiver import Receiver
 from cutline.common.mesh.redis import memory
+from cutline.common.mesh.sender import LEAST_CREDIT_BYTES, Sender
+from cutline.common.mesh.streams import stream_name
 from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.status.parts import ChannelStatus
 from cutline.common.store.lives import Key
 
 CREDIT_BYTES = 32 << 20
@@ -118,7 +121,7 @@ class Links:
         """The receiver whose channel has been full for long."""
         return self._awaited.late
 
-    def state(self) -> dict[str, dict[str, int]]:
+    def state(self) -> dict[str, ChannelStatus]:
         """What each outbound channel holds, by the peer at its other end, for the status."""
         return {peer: sender.state for peer, sender in self._senders.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cutline.common.clock import Clock
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send
 from cutline.common.mesh.messages import Marker, PartSaved
+from cutline.common.status.parts import Mark
 
 KEPT = 50
 
@@ -14,7 +15,7 @@ class Marks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._marks: dict[int, list[float | None]] = {}  # checkpoint -> marker arrived, part saved
+        self._marks: dict[int, Mark] = {}
 
     def received(self, event: Event) -> None:
         """Note the arrival of a checkpoint's first marker; any other fact is ignored."""
@@ -29,18 +30,18 @@ class Marks:
     def arrived(self, checkpoint: int) -> None:
         """Note that the member takes part in this checkpoint from now on, unless it does already."""
         if checkpoint not in self._marks:
-            self._marks[checkpoint] = [self._now(), None]
+            self._marks[checkpoint] = Mark(checkpoint, self._now(), None)
             while len(self._marks) > KEPT:
                 del self._marks[next(iter(self._marks))]
 
     def saved(self, checkpoint: int) -> None:
         """Note that the member's part of this checkpoint is in the store."""
-        if checkpoint in self._marks:
-            self._marks[checkpoint][1] = self._now()
+        if (mark := self._marks.get(checkpoint)) is not None:
+            self._marks[checkpoint] = mark._replace(saved_at=self._now())
 
-    def shown(self) -> list[list[float | None]]:
-        """`[checkpoint, marker_at, saved_at]` for the status, oldest first; seconds since 1970, None: not yet saved."""
-        return [[checkpoint, *times] for checkpoint, times in self._marks.items()]
+    def shown(self) -> tuple[Mark, ...]:
+        """The marks for the status, oldest first."""
+        return tuple(self._marks.values())
 
     def _now(self) -> float:
         return round(self._clock.time(), 3)

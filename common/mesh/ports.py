@@ -23,6 +23,7 @@ from cutline.common.mesh.log_lines import LogLines
 from cutline.common.mesh.machine import Event, Send
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.topology import Channel
+from cutline.common.status.parts import ChannelStatus, MemberStatus, PartStatus, PipelineStatus
 from cutline.common.store.lives import Key
 
 P = ParamSpec("P")
@@ -78,7 +79,7 @@ class Links(Protocol):
     def waiting_for(self) -> str | None:
         """The receiver whose channel has been full for long."""
 
-    def state(self) -> dict[str, dict[str, int]]:
+    def state(self) -> Mapping[str, ChannelStatus]:
         """What each outbound channel holds, by the peer at its other end, for the status."""
 
     async def close(self) -> None:
@@ -129,16 +130,16 @@ class Notes(Protocol):
     async def request(self, pipeline: Key, request: Mapping[str, Any], *, to: str = ...) -> None:
         """Leave a hint for another service."""
 
-    async def status(self, pipeline: Key) -> dict[str, dict[str, Any]]:
+    async def status(self, pipeline: Key) -> PipelineStatus:
         """The last status of each part of a pipeline."""
 
     async def put_status(
-        self, pipeline: Key, part: str, status: Mapping[str, Any], *, tables: str | None = None
+        self, pipeline: Key, part: str, status: PartStatus, *, tables: str | None = None
     ) -> None:
         """Put a part's status; `tables` is JSON, None: as they were."""
 
-    async def put_member_status(self, pipeline: Key, member: str, status: Mapping[str, Any], *, epoch: int) -> None:
-        """Put a member's status."""
+    async def put_member_status(self, pipeline: Key, member: str, status: MemberStatus) -> None:
+        """Put a member's status, while its epoch is announced."""
 
     async def put_splits(self, pipeline: Key, changed: Mapping[str, str | None]) -> None:
         """Put the split grids of these tables; None removes one."""

@@ -21,12 +21,15 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
-from cutline.common.errors import ConfigError, Loss, ProtocolError
+from cutline.common.causes import Cause
+from cutline.common.errors import Loss, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
+from cutline.common.status.form import read_each, text
+from cutline.common.status.parts import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
 from cutline.common.store.lives import LIFE, Key
 
-WIRE = 4
+WIRE = 5
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
 
 Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way
@@ -34,7 +37,6 @@ round: a leader takes only members of its own version, so a rolling update mixes
 """
 PRESENCE_SECONDS = 5
 LEADER = ""
-SPARK_WRITER = "spark_writer"
 _INDEX = "cutline:services"
 _TABLES = "tables"
 _EPOCHS = "cutline:epochs"
@@ -56,23 +58,20 @@ class GaveUp:
     something that every new generation of the tables does without."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool
     lost: Loss = Loss.NOTHING
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict; `lost` only where it says something, since earlier versions refuse it."""
-        body = asdict(self)
-        if not self.lost:
-            del body["lost"]
-        return body
+        """A plain dict."""
+        return {"epoch": self.epoch, "cause": self.cause.to_json(), "halts": self.halts, "lost": self.lost}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GaveUp:
         """Read what `to_json` gave; what only a newer version knows is left out."""
         lost = body.get("lost", "")
         known = lost if lost in tuple(Loss) else Loss.NOTHING
-        return cls(epoch=body["epoch"], cause=body["cause"], halts=body["halts"], lost=Loss(known))
+        return cls(epoch=body["epoch"], cause=Cause.from_json(body["cause"]), halts=body["halts"], lost=Loss(known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,8 @@ class Registry:
         """Take a client of `mesh.redis.connect`."""
         self._redis: Any = redis
         self._announced: dict[str, str] = {}  # incarnation -> its note in Redis (JSON)
-        self._tables: dict[Key, tuple[bytes | str, dict[str, Any]]] = {}  # pipeline -> tables as last read
+        # Of each pipeline the tables as last read: all in JSON, and by name parsed and typed.
+        self._tables: dict[Key, tuple[bytes | str, dict[str, tuple[object, TableStatus]]]] = {}
 
     async def announce_presence(self, service: Service) -> bool:
         """Announce that `service` is alive, for the next 5 s; call it each second. False if Redis no longer had the
@@ -182,35 +182,36 @@ class Registry:
         return {Key(_text(name)): int(epoch) for name, epoch in found.items()}
 
     async def put_status(
-        self, pipeline: Key, part: str, status: Mapping[str, Any], *, tables: str | None = None
+        self, pipeline: Key, part: str, status: PartStatus, *, tables: str | None = None
     ) -> None:
-        """Replace the status of one part of a pipeline (a topic such as "source"); with `tables`, also the enumerator's
-        tables, as JSON; without, they stay as they are."""
-        shown = {part: json.dumps(status)} | ({} if tables is None else {_TABLES: tables})
+        """Replace the status of one part of a pipeline; with `tables`, also the enumerator's tables, as JSON; without,
+        they stay as they are."""
+        shown = {part: text(status)} | ({} if tables is None else {_TABLES: tables})
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.hset(_status(pipeline), mapping=cast(dict[str | bytes, Any], shown))
 
-    async def put_member_status(self, pipeline: Key, member: str, status: Mapping[str, Any], *, epoch: int) -> None:
+    async def put_member_status(self, pipeline: Key, member: str, status: MemberStatus) -> None:
         """Replace the status of a member of an epoch, if that epoch is announced: a member that has not yet seen its
         epoch end, or its pipeline deleted, leaves nothing behind."""
-        arguments = (_EPOCHS, _status(pipeline), pipeline, epoch, member, json.dumps(status))
+        arguments = (_EPOCHS, _status(pipeline), pipeline, status.epoch, member, text(status))
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.eval(_PUT_WHILE_IN_EPOCH, 2, *arguments)
 
-    async def status(self, pipeline: Key) -> dict[str, dict[str, Any]]:
-        """Return the last status of each part of a pipeline; each should carry its own time.
-
-        The tables are the same object as at the last call while they are unchanged: they may be many. Don't change it.
-        """
+    async def status(self, pipeline: Key) -> PipelineStatus:
+        """Return the last status of each part of a pipeline. A table that is unchanged since the last call is the same
+        object: they may be many."""
         key = _status(pipeline)
         async with answered(f"read the status of pipeline {pipeline}"):
             found = {_text(part): body for part, body in (await self._redis.hgetall(key)).items()}
-        body, tables = self._tables.get(pipeline, (b"", {}))
-        if (given := found.pop(_TABLES, None)) is not None and given != body:
-            tables = _parsed(given, key)
+        given = found.pop(_TABLES, b"{}")
+        body, tables = self._tables.get(pipeline, (b"{}", {}))
+        if given != body:
+            parsed = _parsed(given, key)
+            read = read_each(TableStatus, parsed, tables)
+            tables = {name: (parsed[name], table) for name, table in read.items()}
             self._tables[pipeline] = given, tables
         parts = {part: _parsed(body, key) for part, body in found.items()}
-        return merged(parts if given is None else parts | {_TABLES: tables})
+        return PipelineStatus.of(parts, {name: table for name, (_, table) in tables.items()})
 
     async def put_splits(self, pipeline: Key, changed: Mapping[str, str | None]) -> None:
         """Replace the split grids (JSON) of these tables; None removes a table's."""
@@ -294,46 +295,6 @@ class Registry:
             await pipe.execute()
 
 
-def merged(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """A pipeline's status from the fields of its Redis hash, where the enumerator's tables are a field of their own."""
-    tables = parts.pop(_TABLES, None)
-    if tables is not None and "enumerator" in parts:
-        parts["enumerator"]["tables"] = tables
-    return parts
-
-
-def tables(status: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the captured tables of a pipeline's status: the enumerator's, but quarantined where the Spark writer can't
-    apply that generation.
-    """
-    found = dict((status.get("enumerator") or {}).get("tables") or {})
-    for table, held in ((status.get("spark_writer") or {}).get("quarantined") or {}).items():
-        entry = found.get(table, {})
-        if entry.get("generation") == held["generation"] and entry["phase"] != "dropped":
-            found[table] = {**entry, "phase": "quarantined", "cause": held["cause"]}
-    return found
-
-
-def choice(
-    status: Mapping[str, Mapping[str, Any]], table: str, choice: str, *, seen: str | None = None
-) -> dict[str, Any]:
-    """Return the request to the Spark writer with a person's choice (`accept` or `overwrite`) about the commits of
-    others to a lake table. ConfigError if there is nothing to choose, or if the person has `seen` other commits (None:
-    those in the status).
-    """
-    held = ((status.get("spark_writer") or {}).get("quarantined") or {}).get(table) or {}
-    if not held.get("choices"):
-        raise ConfigError(f"no commit of others to the lake table {table} awaits a choice; there is nothing to do")
-    if seen is not None and seen != held["seen"]:
-        raise ConfigError(f"others committed to the lake table {table} again; look at its cause, and choose again")
-    if choice not in held["choices"]:
-        raise ConfigError(
-            f"the lake table {table} has the columns of its source table, so this commit of others can't be accepted;"
-            " undo it and retry the table, or overwrite it"
-        )
-    return {"kind": "lake", "table": table, "choice": choice, "seen": held["seen"]}
-
-
 def _status(pipeline: Key) -> str:
     return f"cutline:status:{pipeline}"
 
@@ -351,5 +312,5 @@ def _parsed(body: bytes | str, key: str) -> dict[str, Any]:
         return cast(dict[str, Any], json.loads(body))
     except ValueError as error:
         raise ProtocolError(
-            f"{key} in Redis is not JSON that Cutline wrote; remove that key and find its writer"
+            f"{key} in Redis is not JSON that Cutline wrote", "remove that key and find its writer"
         ) from error

@@ -9,7 +9,7 @@ from functools import partial
 
 from redis.asyncio import Redis
 
-from cutline.common.mesh import channels as streams
+from cutline.common.mesh import streams
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import STORE

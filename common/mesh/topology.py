@@ -1,16 +1,19 @@
-"""Which channels a mesh has (pure): the members of an epoch by name, and each directed pair that has a stream.
+"""Which channels a mesh has (pure): the members of an epoch by role and name, and each directed pair that has a stream.
 
     enumerator <-> reader 0..n     reader -> writer 0..m     writer <-> enumerator
 
-A marker runs along every channel except those between writers and the enumerator. Writers send it only `PartSaved`,
-which it takes outside the cut, and it sends writers only empty messages, by which they know that it lives (silence.py):
-so these are no channels of a Chandy-Lamport process.
+`ROLES` is the one list of roles: the leader, the entry of an epoch, checkpoints and hosts go by it.
+
+A marker runs along every channel except those between the enumerator and a role that is not `marked`. Writers send it
+only `PartSaved`, which it takes outside the cut, and it sends writers only empty messages, by which they know that it
+lives (silence.py): so these are no channels of a Chandy-Lamport process.
 
 What must change together: the table of messages at the head of messages.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 
 ENUMERATOR = "enumerator"
@@ -18,43 +21,85 @@ Channel = tuple[str, str]
 """Sender and receiver."""
 
 
-def reader_name(index: int) -> str:
-    """The name of the reader at this place of the epoch entry's list of readers."""
-    return f"reader-{index}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """One kind of members. Each has a channel to the enumerator and one from it.
+
+    `marked`: these two carry markers, so the enumerator records what is in flight to it. `feeds`: the roles whose every
+    member gets rows, and markers, of each member of this role.
+    """
+
+    name: str
+    marked: bool
+    feeds: tuple[str, ...] = ()
 
 
-def writer_name(index: int) -> str:
-    """The name of the writer at this place of the epoch entry's list of writers."""
-    return f"writer-{index}"
+READER = Role(name="reader", marked=True, feeds=("writer",))
+WRITER = Role(name="writer", marked=False)
+ROLES = (READER, WRITER)
+
+
+def member_name(role: Role, index: int) -> str:
+    """The name of the member at this place of the epoch entry's list of a role."""
+    return f"{role.name}-{index}"
+
+
+STREAM_READER = member_name(READER, 0)
+"""The reader that holds the incremental split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The members of one epoch, in plan order."""
+    """The members of one epoch: how many of each role."""
 
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    counts: Mapping[str, int]
+    roles: tuple[Role, ...] = ROLES
 
     @classmethod
-    def of(cls, readers: int, writers: int) -> Topology:
-        """The topology of this many readers and writers."""
-        return cls(tuple(map(reader_name, range(readers))), tuple(map(writer_name, range(writers))))
+    def of(cls, by_role: Mapping[str, Sized], roles: tuple[Role, ...] = ROLES) -> Topology:
+        """The topology of an epoch with these services."""
+        return cls({role.name: len(by_role[role.name]) for role in roles}, roles)
+
+    def named(self, role: Role) -> tuple[str, ...]:
+        """The members of a role, in plan order."""
+        return tuple(member_name(role, index) for index in range(self.counts[role.name]))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All members but the enumerator, role by role."""
+        return tuple(member for role in self.roles for member in self.named(role))
+
+    @property
+    def unmarked(self) -> tuple[str, ...]:
+        """The members whose messages to the enumerator are no part of a cut."""
+        return tuple(member for role in self.roles if not role.marked for member in self.named(role))
 
     def cut_channels(self) -> list[Channel]:
         """The channels that carry markers: a consistent cut has a state of each."""
+        marked = [member for role in self.roles if role.marked for member in self.named(role)]
         return [
-            *((ENUMERATOR, reader) for reader in self.readers),
-            *((reader, ENUMERATOR) for reader in self.readers),
-            *((reader, writer) for reader in self.readers for writer in self.writers),
+            *((ENUMERATOR, member) for member in marked),
+            *((member, ENUMERATOR) for member in marked),
+            *self._fed(),
         ]
 
     def channels(self) -> list[Channel]:
         """Every channel of the epoch."""
         return [
             *self.cut_channels(),
-            *((writer, ENUMERATOR) for writer in self.writers),
-            *((ENUMERATOR, writer) for writer in self.writers),
+            *((member, ENUMERATOR) for member in self.unmarked),
+            *((ENUMERATOR, member) for member in self.unmarked),
         ]
+
+    def rows_channels(self) -> int:
+        """How many channels carry rows."""
+        return sum(1 for _ in self._fed())
+
+    def _fed(self) -> Iterator[Channel]:
+        named = {role.name: self.named(role) for role in self.roles}
+        for role in self.roles:
+            for fed in role.feeds:
+                yield from ((member, receiver) for member in named[role.name] for receiver in named[fed])
 
     def inbound(self, member: str) -> tuple[str, ...]:
         """The senders of a member's inbound channels."""

@@ -62,15 +62,15 @@ class Orders:
     anew: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; `limits` and `anew` are left out where they say nothing, as earlier versions did."""
+        """Return a plain dict, without absent limits."""
         body: dict[str, Any] = {
             "mode": self.mode,
             "definition": self.definition,
             "base": self.base,
             "base_after": self.base_after,
             "purge": self.purge,
+            "anew": self.anew,
         }
-        body |= {"anew": True} if self.anew else {}
         return body if self.limits is None else body | {"limits": dict(self.limits)}
 
 
@@ -93,8 +93,8 @@ class Outcome:
     open: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; `open` is left out where it is empty, as earlier versions of Cutline did."""
-        body = {
+        """Return a plain dict."""
+        return {
             "n": self.n,
             "state": self.state,
             "cause": self.cause,
@@ -102,11 +102,11 @@ class Outcome:
             "result": dict(self.result),
             "at": self.at,
             "orders": self.orders.to_json(),
+            "open": list(self.open),
         }
-        return body | {"open": list(self.open)} if self.open else body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Outcome:
         """Read what `to_json` gave."""
-        known = {**body, "orders": Orders(**body["orders"]), "open": tuple(body.get("open", ()))}
+        known = {**body, "orders": Orders(**body["orders"]), "open": tuple(body["open"])}
         return cls(**known)

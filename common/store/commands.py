@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cutline.common.errors import ConfigError, ProtocolError
+from cutline.common.store import bodies
 from cutline.common.store.backends import side_by_side
 from cutline.common.store.command_records import Command, Mode, Orders, Outcome
 from cutline.common.store.envelope import canonical, opened, sealed
@@ -35,7 +35,6 @@ from cutline.common.store.lives import Folder
 RETAINED = 1_000
 SPARK = "the Spark writer"
 __all__ = ("SPARK", "Command", "Commands", "Mode", "Orders", "Outcome")
-_NUMBERED = re.compile(r"(\d{10})\.json")
 
 
 class Commands:
@@ -232,21 +231,18 @@ class Commands:
         return f"keys/{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
 
     def _path(self, folder: str, n: int) -> str:
-        return f"{folder}/{n:010d}.json"
+        return bodies.numbered(folder, n)
 
     def _numbers(self, folder: str) -> Sequence[int]:
-        names = self._folder.names(folder)
-        return sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
+        return bodies.numbers(self._folder, folder)
 
     def _get(self, folder: str, n: int) -> dict[str, Any] | None:
         path = self._path(folder, n)
-        data = self._folder.read(path)
-        if data is None:
-            return None
-        location = self._folder.location(path)
-        body = opened(data, location)
-        if body.get("n") != n:
-            raise ProtocolError(f"{location} holds number {body.get('n')}; restore it from a backup")
+        body = bodies.get(self._folder, path)
+        if body is not None and body.get("n") != n:
+            raise ProtocolError(
+                f"{self._folder.location(path)} holds number {body.get('n')}", "restore it from a backup"
+            )
         return body
 
 
@@ -263,6 +259,6 @@ def _same(command: Command, key: str, kind: str, arguments: Mapping[str, Any]) -
     if (command.key, command.kind, command.arguments) == (key, kind, arguments):
         return command
     raise KeyUsed(
-        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content; use a new key"
-        " for each command"
+        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content",
+        "use a new key for each command",
     )

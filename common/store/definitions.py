@@ -12,16 +12,14 @@ that was deposed meanwhile: it is no version, and its number is not given again.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from cutline.common.errors import ConfigError
-from cutline.common.store.envelope import canonical, opened, sealed
+from cutline.common.store import bodies
+from cutline.common.store.envelope import canonical, sealed
 from cutline.common.store.lives import DEFINED, Folder
-
-_NUMBERED = re.compile(r"(\d{10})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +59,9 @@ class Definitions:
             keys = sorted(key for key in {*known, *definition} if known.get(key) != definition.get(key))
             raise ConfigError(
                 f"the name {self._folder.name!r} is in use in this store with another {', '.join(keys)} (version"
-                f" {in_force} of its definition, {self._folder.location(self._path(in_force))}); apply the change with"
-                " `cutline define --replace` or `cutline pipeline replace`, or choose another name or another store"
+                f" {in_force} of its definition, {self._folder.location(self._path(in_force))})",
+                "apply the change with `cutline define --replace` or `cutline pipeline replace`, or choose another"
+                " name or another store",
             )
         return False
 
@@ -122,13 +121,10 @@ class Definitions:
         return found[::-1]
 
     def _numbers(self) -> list[int]:
-        names = self._folder.names("definitions")
-        return sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
+        return bodies.numbers(self._folder, "definitions")
 
     def _path(self, version: int) -> str:
-        return DEFINED if version == 1 else f"definitions/{version:010d}.json"
+        return DEFINED if version == 1 else bodies.numbered("definitions", version)
 
     def _get(self, version: int) -> dict[str, Any] | None:
-        path = self._path(version)
-        data = self._folder.read(path)
-        return None if data is None else opened(data, self._folder.location(path))
+        return bodies.get(self._folder, self._path(version))

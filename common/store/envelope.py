@@ -1,6 +1,6 @@
 """The envelope of a JSON file in the store: `{"format":3,"sha256":"...","body":{...}}` (pure).
 
-The hash covers the number of the format and the bytes of the body as written in the file; in format 2 the body alone.
+The hash covers the number of the format and the bytes of the body as written in the file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from cutline.common.errors import ConfigError, ProtocolError
-from cutline.common.store.records import FORMAT, OLDEST_FORMAT
+from cutline.common.store.records import FORMAT
 
 _HEAD = re.compile(rb'\{"format":(\d+),"sha256":"([0-9a-f]{64})","body":')
 
@@ -20,7 +20,7 @@ _HEAD = re.compile(rb'\{"format":(\d+),"sha256":"([0-9a-f]{64})","body":')
 def sealed(body: Mapping[str, Any]) -> bytes:
     """The bytes of a file with this body."""
     raw = canonical(body)
-    head = b'{"format":%d,"sha256":"%s","body":' % (FORMAT, _digest(FORMAT, raw))
+    head = b'{"format":%d,"sha256":"%s","body":' % (FORMAT, _digest(raw))
     return head + raw + b"}\n"
 
 
@@ -28,27 +28,25 @@ def opened(data: bytes, location: str) -> dict[str, Any]:
     """The body of a file's bytes. Raises ProtocolError if they are corrupt, ConfigError for another format."""
     head = _HEAD.match(data)
     if head is None:
-        raise ProtocolError(f"{location} is not an envelope of Cutline; remove it or restore it from a backup")
+        raise ProtocolError(f"{location} is not an envelope of Cutline", "remove it or restore it from a backup")
     if int(head[1]) > FORMAT:
         raise ConfigError(
-            f"{location} was written by a newer Cutline (format {int(head[1])}, this one reads {FORMAT}); use that"
-            " version"
+            f"{location} was written by a newer Cutline (format {int(head[1])}, this one reads {FORMAT})",
+            "use that version",
         )
-    if int(head[1]) < OLDEST_FORMAT:
+    if int(head[1]) < FORMAT:
         raise ConfigError(
-            f"{location} was written by an older Cutline (format {int(head[1])}, this one reads {OLDEST_FORMAT} and"
-            f" newer): use that"
+            f"{location} was written by an older Cutline (format {int(head[1])}, this one reads {FORMAT}): use that"
             " version, or give the pipeline another name and sink to copy the tables again"
         )
     raw = data[head.end() : -2]
-    if data[-2:] != b"}\n" or _digest(int(head[1]), raw) != head[2]:
-        raise ProtocolError(f"{location} is corrupt (its sha256 is wrong); restore it from a backup")
+    if data[-2:] != b"}\n" or _digest(raw) != head[2]:
+        raise ProtocolError(f"{location} is corrupt (its sha256 is wrong)", "restore it from a backup")
     return cast(dict[str, Any], json.loads(raw))
 
 
-def _digest(form: int, body: bytes) -> bytes:
-    hashed = body if form == OLDEST_FORMAT else b"%d%s" % (form, body)
-    return hashlib.sha256(hashed).hexdigest().encode()
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(b"%d%s" % (FORMAT, body)).hexdigest().encode()
 
 
 def canonical(body: Mapping[str, Any]) -> bytes:

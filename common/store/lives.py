@@ -19,9 +19,6 @@ Records are put if absent and no deletion has to take back a name, so no step ca
   put its own, and begins again. The newest record stays, so no number comes back.
 - `sweep` removes the folders of lives that have ended. It lists the folders first: whichever it sees then had a record
   before, so the records listed after tell whether its life is over.
-
-Stores of format 3 and before had one folder for each name, and no lives. Such a pipeline is carried over where it lies,
-as life 1 of its name; a later life of that name has another folder.
 """
 
 from __future__ import annotations
@@ -30,11 +27,10 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import BinaryIO, NewType
 
-from cutline.common.errors import ConfigError, ProtocolError
+from cutline.common.errors import ConfigError
 from cutline.common.store.backends import Backend
 from cutline.common.store.envelope import opened, sealed
 
@@ -46,7 +42,6 @@ LIFE = re.compile(rf"({PIPELINE_NAME.pattern})\.[0-9a-f]{{12}}")
 """Such a word."""
 _RECORD = re.compile(rf"({PIPELINE_NAME.pattern})\.(\d{{10}})(\.ended)?\.json")
 _RECORDS = "pipelines"
-_LOOK_ANEW = 60
 _KEPT_SECONDS = 86_400.0
 
 
@@ -65,11 +60,6 @@ class Life:
         """The life as a word."""
         return Key(f"{self.name}.{self.id}")
 
-    @property
-    def carried_over(self) -> bool:
-        """Whether a version of Cutline that knew no ids made it: what it wrote so far bears the name alone."""
-        return self.folder == self.name
-
 
 def name_of(key: Key) -> str:
     """The name of the pipeline of a key."""
@@ -85,18 +75,11 @@ class Lives:
         self._backend = backend
         self._known: dict[tuple[str, int], Life] = {}  # a record never changes
         self._defined: set[Key] = set()
-        self._looks = 0
 
     def current(self) -> list[Life]:
-        """Return the life of each defined pipeline, by name. Costs one listing, and a look at each life that is new;
-        now and then another listing, for pipelines to carry over."""
-        self._looks += 1
+        """Return the life of each defined pipeline, by name. Costs one listing, and a look at each life that is
+        new."""
         numbers = self._numbers()
-        if self._looks % _LOOK_ANEW == 1:
-            for folder in self._backend.names(""):
-                with suppress(ConfigError):  # of another version of Cutline, whose it stays
-                    if PIPELINE_NAME.fullmatch(folder) and folder not in numbers and self._carry_over(folder):
-                        numbers[folder] = {1: False}
         found = [life for name in sorted(numbers) if (life := self._newest(name, numbers[name])) is not None]
         self._defined = {
             life.key for life in found if life.key in self._defined or self._backend.exists(f"{life.folder}/{DEFINED}")
@@ -105,10 +88,7 @@ class Lives:
 
     def of(self, name: str) -> Life | None:
         """Return the life of this name, defined or not; None if the name is free. Costs a listing."""
-        numbers = self._numbers().get(name)
-        if numbers is None and self._carry_over(name):
-            numbers = {1: False}
-        return self._newest(name, numbers or {})
+        return self._newest(name, self._numbers().get(name, {}))
 
     def begin(self, name: str) -> Life:
         """Return the life of this name; begin one, durable on return, if the name is free."""
@@ -118,7 +98,7 @@ class Lives:
             if newest and not numbers[newest]:
                 if (found := self._read(name, newest)) is not None:
                     return found
-            elif newest or not self._carry_over(name):
+            else:
                 drawn = secrets.token_hex(6)
                 life = Life(name=name, number=newest + 1, id=drawn, folder=f"{name}.{drawn}", at=time.time())
                 if self._put(life) and max(self._numbers()[name]) == life.number:
@@ -137,8 +117,7 @@ class Lives:
         """Remove the folders of lives that have ended, and records before the newest once it is a day old; return the
         ended lives that still have a record.
 
-        Whoever outlived its pipeline may write after it: repeat it now and then. Only a folder that bears an id is
-        surely Cutline's; one that was carried over bears a mere name, and its deletion has removed its files.
+        Whoever outlived its pipeline may write after it: repeat it now and then.
         """
         folders = [name for name in self._backend.names("") if LIFE.fullmatch(name)]
         records = self._numbers()
@@ -194,17 +173,6 @@ class Lives:
     def _put(self, life: Life) -> bool:
         return self._backend.create(_began(life.name, life.number), sealed(asdict(life)))
 
-    def _carry_over(self, name: str) -> bool:
-        """Make a pipeline of an older form of the store life 1 of its name; whether there is one. ConfigError, with
-        nothing written, if its definition is of a version of Cutline that this one can't read."""
-        definition = self._backend.read(path := f"{name}/{DEFINED}")
-        if definition is None:
-            return False
-        with suppress(ProtocolError):  # whoever reads a damaged definition tells so
-            opened(definition, self._backend.location(path))
-        self._put(Life(name=name, number=1, id=secrets.token_hex(6), folder=name, at=time.time()))
-        return True
-
 
 class Folder:
     """The folder of one pipeline: that of a life, which never changes once it is known.
@@ -231,7 +199,7 @@ class Folder:
     def life(self) -> Life:
         """The life. Raises ConfigError without one."""
         if (found := self.find()) is None:
-            raise ConfigError(f"the store has no pipeline {self.name!r}; define it first")
+            raise ConfigError(f"the store has no pipeline {self.name!r}", "define it first")
         return found
 
     def bind(self, life: Life | None) -> None:

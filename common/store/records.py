@@ -10,9 +10,7 @@ In memory a record has all tables. In the store it has all of them (a *full* rec
 an earlier record, which it names (`since`): the cost of a checkpoint grows with the number of changed tables. That
 earlier record is full, or names a full one: a record is read from three files at most. `Deltas` chooses.
 
-Change a field together with `FORMAT`: other versions read it differently. An entry's `metrics` did not, since versions
-that don't know them read the files instead; nor did `floor` and `left`: without them a generation's number may come
-again after a restore.
+Change a field together with `FORMAT`: other versions read it differently.
 """
 
 from __future__ import annotations
@@ -21,11 +19,10 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, NewType, TypeVar
 
+from cutline.common.causes import Cause
 from cutline.common.positions import Position
 
 FORMAT = 4
-OLDEST_FORMAT = 2
-"""The oldest form that this version reads. In it `since` is called `full`, and always names a full record."""
 _BASES = 2  # a record is read from one file more
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -158,11 +155,21 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The services of an epoch, by incarnation; readers and writers in the order of their numbers."""
+    """The services of an epoch, by incarnation: the enumerator, and each role's in the order of their numbers."""
 
     enumerator: str
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    by_role: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict, with a list for each role: its name in the plural."""
+        lists = {f"{role}s": list(incarnations) for role, incarnations in self.by_role.items()}
+        return {"enumerator": self.enumerator, **lists}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Members:
+        """Read what `to_json` gave."""
+        lists = {name.removesuffix("s"): tuple(found) for name, found in body.items() if name != "enumerator"}
+        return cls(enumerator=body["enumerator"], by_role=lists)
 
 
 Anew = Literal["asked", "lost"]
@@ -184,7 +191,7 @@ class EpochEntry:
     leader: str
     base: int | None
     members: Members
-    cause: str
+    cause: Cause
     written_at: float
     definition: int = 1
     anew: Anew | None = None
@@ -197,47 +204,38 @@ class EpochEntry:
         return self.slot
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; what earlier versions of Cutline lacked is left out where it says nothing."""
+        """Return a plain dict, without absent values."""
         body = {
             "kind": "epoch",
             "slot": self.slot,
             "nonce": self.nonce,
             "leader": self.leader,
             "base": self.base,
-            "members": {
-                "enumerator": self.members.enumerator,
-                "readers": list(self.members.readers),
-                "writers": list(self.members.writers),
-            },
-            "cause": self.cause,
+            "members": self.members.to_json(),
+            "cause": self.cause.to_json(),
             "written_at": self.written_at,
+            "definition": self.definition,
+            "floor": self.floor,
         }
-        if self.definition != 1:
-            body["definition"] = self.definition
-        if self.anew:
+        if self.anew is not None:
             body["anew"] = self.anew
-        if self.floor:
-            body["floor"] = self.floor
         return body if self.command is None else body | {"command": self.command}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> EpochEntry:
         """Read what `to_json` gave."""
-        members = body["members"]
         return cls(
             slot=body["slot"],
             nonce=body["nonce"],
             leader=body["leader"],
             base=body["base"],
-            members=Members(
-                enumerator=members["enumerator"], readers=tuple(members["readers"]), writers=tuple(members["writers"])
-            ),
-            cause=body["cause"],
+            members=Members.from_json(body["members"]),
+            cause=Cause.from_json(body["cause"]),
             written_at=body["written_at"],
-            definition=body.get("definition", 1),
+            definition=body["definition"],
             anew=body.get("anew"),
             command=body.get("command"),
-            floor=body.get("floor", 0),
+            floor=body["floor"],
         )
 
 
@@ -252,7 +250,7 @@ class TableEntry:
     phase: str
     schema: str | None
     show: bool
-    cause: str | None = None
+    cause: Cause | None = None
     described: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -263,15 +261,13 @@ class TableEntry:
             "schema": self.schema,
             "show": self.show,
         }
-        for name in ("cause", "described"):
-            if (value := getattr(self, name)) is not None:
-                body[name] = value
-        return body
+        body |= {} if self.cause is None else {"cause": self.cause.to_json()}
+        return body if self.described is None else body | {"described": self.described}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableEntry:
         """Read what `to_json` gave."""
-        return cls(**body)
+        return cls(**{**body, "cause": Cause.from_json(body["cause"]) if "cause" in body else None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +300,7 @@ class CheckpointEntry:
     def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry | None]) -> dict[str, Any]:
         """Return a plain dict with these `tables`: all, or those that changed since slot `since`; None: removed.
 
-        The metrics of staged files are beside them, by path, where a version that does not know them ignores them.
+        The metrics of staged files are beside them, by path.
         """
         body = {
             "kind": "checkpoint",
@@ -321,13 +317,12 @@ class CheckpointEntry:
             "parts": {name: ref.to_json() for name, ref in self.parts.items()},
             "staged": [replace(file, metrics=None).to_json() for file in self.staged],
             "replaced": list(self.replaced),
+            "left": self.left,
             "since": since,
             "tables": {name: table and table.to_json() for name, table in tables.items()},
         }
         if self.name is not None:
             body["name"] = self.name
-        if self.left:
-            body["left"] = self.left
         metrics = {file.path: file.metrics.to_json() for file in self.staged if file.metrics is not None}
         return body | {"metrics": metrics} if metrics else body
 
@@ -353,7 +348,7 @@ class CheckpointEntry:
             ),
             replaced=tuple(body["replaced"]),
             tables=_folded(before, body["tables"], TableEntry.from_json),
-            left=body.get("left", 0),
+            left=body["left"],
         )
 
     @property
@@ -434,7 +429,7 @@ class Quarantine:
     restores the table.
     """
 
-    cause: str
+    cause: Cause
     generation: int
     applied: int | None
 
@@ -465,14 +460,15 @@ class PublishedTable:
             "main": None if self.main is None else self.main.to_json(),
             "work": None if self.work is None else self.work.to_json(),
         }
-        return body if self.held is None else body | {"cause": self.held.cause, "applied": self.held.applied}
+        return body if self.held is None else body | {"cause": self.held.cause.to_json(), "applied": self.held.applied}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> PublishedTable:
         """Read what `to_json` gave."""
         held = None
         if "applied" in body:
-            held = Quarantine(cause=body["cause"], generation=body["generation"], applied=body["applied"])
+            cause = Cause.from_json(body["cause"])
+            held = Quarantine(cause=cause, generation=body["generation"], applied=body["applied"])
         return cls(
             state=body["state"],
             generation=body["generation"],
@@ -608,4 +604,4 @@ def fold(before: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
 
 def since_of(body: Mapping[str, Any]) -> Any:
     """The earlier record that a record's body names as the one that it builds on; None for a full record."""
-    return body.get("since", body.get("full"))
+    return body.get("since")

@@ -14,8 +14,8 @@ def restorable(store: PipelineStore, n: int) -> bool:
 
     That its entry and its parts exist does not tell: later ones may build on them.
     """
-    oldest, kept = store.retired()
-    whole = n >= oldest or (n in kept and n not in store.released())
+    oldest, kept = store.removal.retired()
+    whole = n >= oldest or (n in kept and n not in store.removal.released())
     entry = store.entry(n) if n > 0 and whole else None
     if not isinstance(entry, CheckpointEntry) or n not in follow(store.last_slot(), store.entry):
         return False

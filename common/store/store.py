@@ -33,11 +33,7 @@ A `PipelineStore` is of one life of a pipeline: what a deleted one's processes s
 An envelope (envelope.py) holds a body with its hash; records.py defines the bodies. The entry that includes a part or a
 staged file names it, with hash and size. Names of parts and staged files carry epoch, incarnation and nonce
 (`file_name`), so that writers never collide and the sweep can tell the files of dead epochs. A schema's name carries
-its epoch for the sweep too: the sweep removes only files of older epochs that no entry names, since the running epoch
-may be about to name its own.
-
-Files that only a restore to before publication n needs are removed (`retire`) after `retired/` says so. So a writer
-that finds a removed number free is refused: it looks there once it has put its file.
+its epoch for the sweep too. removal.py says what is removed, and when.
 
 Errors: ProtocolError (the bytes are not those that were written: stop), ConfigError (not writable, another pipeline's,
 another version's), Unavailable (the disk or the object store does not answer, or is full). All functions block: call
@@ -47,20 +43,20 @@ them in threads.
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.schema import TableSchema
+from cutline.common.store import bodies
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.backends import backend_of, side_by_side, store_errors
-from cutline.common.store.chain import follow
+from cutline.common.store.bodies import numbered
 from cutline.common.store.commands import Commands
 from cutline.common.store.definitions import Definitions, DefinitionVersion
-from cutline.common.store.envelope import opened, sealed
+from cutline.common.store.envelope import opened
 from cutline.common.store.index_files import IndexFiles
 from cutline.common.store.lives import DEFINED, PIPELINE_NAME, Folder, Key, Life, Lives, name_of
 from cutline.common.store.records import (
@@ -74,21 +70,16 @@ from cutline.common.store.records import (
     TableEntry,
     since_of,
 )
+from cutline.common.store.removal import FILE_NAME, Removal, entry_body
 from cutline.common.store.staging_file import StagingFile
-from cutline.common.table_id import check_ids
 
-_FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
-_NUMBERED = re.compile(r"(\d{10})\.json")
 K = TypeVar("K")
 V = TypeVar("V")
 _COPY_BYTES = 1 << 20
-_OWN_FILES = {"own_files": True}
-"""In the claims of starts that make files of the lake's own from chunk files, as Cutline's first versions did not."""
 _SCHEMAS_CACHED = 2048
 _BASES_KEPT = 3
 _FOLDERS = (
-    "journal", "parts", "staged", "publications", "schemas", "spark", "used", "index", "released", "retired",
-    "definitions",
+    "journal", "parts", "staged", "publications", "schemas", "spark", "index", "released", "retired", "definitions",
 )  # fmt: skip
 _DELETING, _PURGED = "deleting.json", "purged.json"
 
@@ -122,11 +113,11 @@ class Store:
             self._backend.remove(probe)
         except Unavailable as error:
             raise ConfigError(
-                f"the store {redacted(self.url)!r} can't be written ({error}); choose a writable location"
+                f"the store {redacted(self.url)!r} can't be written ({error})", "choose a writable location"
             ) from error
         if not won or again:
             raise ConfigError(
-                f"the store {redacted(self.url)!r} allowed a second write to one name; put the store elsewhere"
+                f"the store {redacted(self.url)!r} allowed a second write to one name", "put the store elsewhere"
             )
 
     def pipelines(self) -> list[str]:
@@ -148,7 +139,7 @@ class Store:
         """Return the part of the store of the pipeline that has this name when it is first used, defined or not.
         Raises ConfigError for an invalid name."""
         if not PIPELINE_NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} can't name a pipeline; use up to 63 letters, digits, _ and -")
+            raise ConfigError(f"{name!r} can't name a pipeline", "use up to 63 letters, digits, _ and -")
         return PipelineStore(Folder(self._backend, name, self._lives))
 
     def open(self, life: Life) -> PipelineStore:
@@ -173,6 +164,7 @@ class PipelineStore:
     def _begin(self) -> None:
         """Know nothing yet of the life whose folder this is."""
         self.commands = Commands(self._folder)
+        self.removal = Removal(self._folder, self.commands, entry=self.entry, last_slot=self.last_slot)
         self._definitions = Definitions(self._folder)
         self._last_slot = 0
         self._entries = Deltas()  # if this process is a leader
@@ -218,7 +210,7 @@ class PipelineStore:
             self._begin()
             if self.commands.orders().mode == "deleting" and not lives.has_ended(life):
                 raise ConfigError(
-                    f"the pipeline {self.name} is being deleted; wait until it is gone, or use another name"
+                    f"the pipeline {self.name} is being deleted", "wait until it is gone, or use another name"
                 )
             made = self._definitions.define(definition, in_force=self.definition_version() or 1)
             if not lives.has_ended(life):
@@ -279,7 +271,7 @@ class PipelineStore:
         if slot < 1 or (slot > self._last_slot + 1 and not self._exists(_entry_path(slot - 1))):
             if 1 < slot <= self.last_slot():
                 return False  # the journal has gone on, and older entries are removed
-            raise ProtocolError(f"journal slot {slot} can't be written before slot {slot - 1}; re-read the journal")
+            raise ProtocolError(f"journal slot {slot} can't be written before slot {slot - 1}", "re-read the journal")
         if slot <= self._last_slot or (slot == 1 and self._numbers("journal")):
             return False
         if isinstance(entry, EpochEntry):
@@ -293,7 +285,7 @@ class PipelineStore:
                 self._entries,
                 lambda since, tables: entry.to_json(since=since, tables=tables),
             )
-        if won and slot < self.retired()[0]:
+        if won and slot < self.removal.retired()[0]:
             self._folder.remove(_entry_path(slot))  # the journal has gone on long ago
             return False
         if won:
@@ -317,27 +309,13 @@ class PipelineStore:
         return CheckpointEntry.from_json(body, {} if since is None else known[since])
 
     def _entry_body(self, slot: int) -> dict[str, Any] | None:
-        body = self._get(_entry_path(slot))
-        if body is not None and body.get("slot") != slot:
-            raise ProtocolError(
-                f"{self.location(_entry_path(slot))} holds the entry of slot {body.get('slot')}; restore the journal"
-                " from a backup"
-            )
-        return body
+        return entry_body(self._folder, slot)
 
     def last_slot(self) -> int:
         """Return the number of the newest entry, or 0. It lists the journal: a probe of the slot after the last known
         entry would take a removed slot for the end."""
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
-
-    def check_tables(self) -> None:
-        """Raise ConfigError if the checkpoint from which the pipeline goes on has a table whose id is ambiguous."""
-        found = self.entry(self.last_slot())
-        if isinstance(found, EpochEntry) and found.base is not None:
-            found = self.entry(found.base)
-        if isinstance(found, CheckpointEntry):
-            check_ids(found.tables)
 
     def slots(self) -> list[int]:
         """Return the numbers of the entries that the journal still has, ascending."""
@@ -360,47 +338,11 @@ class PipelineStore:
             if pause(min(seconds, self._folder.look_seconds)):
                 return
 
-    def journal_tail(self, after: int = 0) -> Iterator[Entry]:
-        """Yield the entries that still exist in the slots above `after`, in order, read one by one."""
-        for slot in (slot for slot in self.slots() if slot > after):
-            if (entry := self.entry(slot)) is not None:  # else removed in the meantime
-                yield entry
-
     def has(self, path: str) -> bool:
         """Whether the pipeline's folder has a file at this path."""
         return self._exists(path)
 
-    # Savepoints that are no longer kept
-
-    def release(self, n: int, command: int) -> bool:
-        """Note that savepoint `n` need not be kept any longer, since this command says so: retention forgets it, and
-        the lake's tag of it. False if another command said so before."""
-        path = f"released/{n:010d}.json"
-        return self._put(path, {"n": n, "command": command}) or (self._get(path) or {}).get("command") == command
-
-    def released(self) -> set[int]:
-        """Return the numbers of these savepoints."""
-        return set(self._numbers("released"))
-
     # Deletion
-
-    def retired(self) -> tuple[int, frozenset[int]]:
-        """Return the publication before which retention has removed what a restore needs, except for the savepoints in
-        the set, by the newest note; 0 if it has removed nothing."""
-        _, body = self._retired_note()
-        return (0, frozenset()) if body is None else (body["n"], frozenset(body["kept"]))
-
-    def _retired_note(self) -> tuple[int, dict[str, Any] | None]:
-        """The newest note about what is removed, and its number."""
-        number = max(self._numbers("retired"), default=0)
-        return number, self._get(_retired_path(number)) if number else None
-
-    def _note_retired(self, body: Mapping[str, Any]) -> int:
-        """Put a note after all others, and return its number."""
-        number = max(self._numbers("retired"), default=0) + 1
-        while not self._put(_retired_path(number), body):
-            number += 1
-        return number
 
     def put_deleting(self) -> None:
         """Note that the pipeline is being deleted, where a look costs less than one at the standing orders."""
@@ -465,7 +407,7 @@ class PipelineStore:
                     return path, data
             self._schema_names = {file.split(".")[1]: file for file in self._names("schemas") if not file[0] == "."}
         raise ProtocolError(
-            f"{self.location('schemas')} has no schema {name}, though an entry names it; restore it from a backup"
+            f"{self.location('schemas')} has no schema {name}, though an entry names it", "restore it from a backup"
         )
 
     # Parts and staged files
@@ -475,7 +417,7 @@ class PipelineStore:
         path = f"parts/{_checked(name)}"
         if not self._folder.create(path, data):
             raise ProtocolError(
-                f"{self.location(path)} exists already, though its name is unique; stop the second writer"
+                f"{self.location(path)} exists already, though its name is unique", "stop the second writer"
             )
         return PartRef(path=path, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
 
@@ -484,16 +426,6 @@ class PipelineStore:
         data = self._folder.read(ref.path)
         self._compare(ref, None if data is None else hashlib.sha256(data).hexdigest(), len(data or b""))
         return cast(bytes, data)
-
-    def stage(self, name: str, write: Callable[[BinaryIO], object]) -> PartRef:
-        """Make a staged file of the bytes that `write` writes; durable on return. `name` comes from `file_name`."""
-        staged = self.open_staged(name)
-        try:
-            write(cast(BinaryIO, staged))
-        except BaseException:
-            staged.discard()
-            raise
-        return staged.commit()
 
     def open_staged(self, name: str) -> StagingFile:
         """Begin a staged file that grows over time; `commit` gives it its name."""
@@ -533,7 +465,9 @@ class PipelineStore:
             lambda since, tables: record.to_json(since=since, tables=tables),
         )
         bases = self._publications.bases - {record.n}
-        if won and (record.n < self.retired()[0] or not all(self._exists(_publication_path(base)) for base in bases)):
+        if won and (
+            record.n < self.removal.retired()[0] or not all(self._exists(_publication_path(base)) for base in bases)
+        ):
             self._folder.remove(_publication_path(record.n))  # others have gone on long ago
             return False
         return won
@@ -559,17 +493,14 @@ class PipelineStore:
         found = (self.publication(n) for n in self.publication_numbers(after))
         return [record for record in found if record is not None]
 
-    def claim(self, body: Mapping[str, Any] = _OWN_FILES) -> int:
-        """Claim a number w for one start of the Spark writer: unique, and greater than all claimed before.
-
-        `body` is what the claim says of that start.
-        """
+    def claim(self) -> int:
+        """Claim a number w for one start of the Spark writer: unique, and greater than all claimed before."""
         self._publications.forget()  # other starts may write publications in between
         w = max(self._numbers("spark"), default=0)
-        claimed = {**body, "nonce": secrets.token_hex(8)}
+        nonce = secrets.token_hex(8)
         while True:
             w += 1
-            if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):
+            if self._put(numbered("spark", w), {"nonce": nonce, "w": w}):
                 if w >= self._newest_start():
                     return w
                 w = max(self._numbers("spark"))  # that number was free because its claim is removed: others went on
@@ -588,183 +519,21 @@ class PipelineStore:
         """Return the files of the lake tables' key indexes; `copied` as IndexFiles has it."""
         return IndexFiles(self._folder, "index", copied=copied)
 
-    # The sweep
-
-    def sweep(self) -> list[str]:
-        """Remove files that no reader can need any more; return their paths (below the pipeline's folder).
-
-        These are parts, schemas and staged files of epochs older than the newest epoch entry that no journal entry
-        names, and schemas of which a younger epoch has a copy. Safe while others write: it keeps files of the running
-        epoch that no entry names yet, and an older epoch can complete no checkpoint, its slot being taken. It also
-        keeps staged files that the lake may use where they lie (`_used_here`): their entries may have been removed.
-        """
-        removed = self._unneeded()
-        for path in removed:
-            self._folder.remove(path)
-        for folder in ("journal", "publications", "spark", "schemas", "used"):
-            for name in self._names(folder):
-                if name.endswith(".tmp") and self._folder.stale(folder, name):
-                    self._folder.remove(f"{folder}/{name}")
-        return removed
-
-    def _unneeded(self) -> list[str]:
-        epochs = {
-            f"{folder}/{name}": _epoch_of(name.lstrip("."))
-            for folder in ("parts", "staged", "schemas")
-            for name in self._names(folder)
-        }
-        last = self._entry_body(slot) if (slot := self.last_slot()) else None
-        if last is None:
-            return []
-        newest = _epoch(last)
-        if not any(epoch is not None and epoch < newest for epoch in epochs.values()):
-            return []  # no file is of an older epoch, so no entry has to be read
-        bodies = [body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot)) is not None]
-        used = self._used_here(self._publication_bodies())
-        old = {
-            path
-            for path, epoch in epochs.items()
-            if epoch is not None and epoch < newest and (epoch > used or not path.startswith("staged/"))
-        }
-        if old:
-            for body in bodies:
-                if body["kind"] == "checkpoint":
-                    old.difference_update(_needs(body), (file["path"] for file in body["staged"]))
-            if schemas := {path: path.split(".")[1] for path in old if path.startswith("schemas/")}:
-                named = {name for body in bodies for name in _schemas(body)}
-                # Each epoch stores its own copy; the youngest serves all.
-                youngest = {path.split(".")[1]: path for path in sorted(epochs) if path.startswith("schemas/0")}
-                old.difference_update(
-                    path for path, name in schemas.items() if name in named and youngest[name] == path
-                )
-        return sorted(old)
-
-    def may_retire(self, n: int, kept: Collection[int] = (), *, w: int = 0) -> bool:
-        """Note that start `w` of the Spark writer removes from now on what only a restore to before publication `n`
-        needs, except for the cuts `kept`; False if such a restore is under way, so nothing may be removed.
-
-        Call it before anything is removed, here or in the lake. A restore is commanded before a leader reads that note,
-        and this reads the commands after it was written: so either the leader refuses the restore, or this sees it, as
-        a command without an outcome, as a standing order, or by an epoch that has left `n` behind. The note that was
-        in vain is followed by one that says what was before, unless another start has noted something meanwhile.
-        """
-        _, before = self._retired_note()
-        known: dict[str, Any] = {"n": 0, "kept": []} if before is None else before
-        least = {n} if n < known["n"] else set()  # after a restore to a savepoint from before the last note
-        note = {"n": max(n, known["n"]), "kept": sorted({*kept, *least}), "w": w}
-        number = None if note == before else self._note_retired(note)
-        allowed = self._nothing_goes_back(n, kept)
-        if not allowed and number is not None and number == max(self._numbers("retired"), default=0):
-            self._note_retired({**known, "w": w})
-        return allowed
-
-    def _nothing_goes_back(self, n: int, kept: Collection[int]) -> bool:
-        """Whether the pipeline goes on from publication `n` or a later one, and no command says otherwise."""
-        newest = self.commands.newest_outcome()
-        asked = [c.arguments.get("checkpoint") for c in self.commands.unfinished(newest) if c.kind == "restore"]
-        asked.append(None if newest is None else newest.orders.base)
-        if any(isinstance(base, int) and base < n and base not in kept for base in asked):
-            return False
-        last = self.last_slot()
-        if last and self.entry(last) is None:
-            return False  # the pipeline was deleted meanwhile
-        return last == 0 or n in follow(last, self.entry)
-
-    def retire(
-        self,
-        n: int,
-        kept: Collection[int] = (),
-        released: Collection[str] = (),
-        *,
-        w: int = 0,
-        ask: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
-        entries, parts, publications, claims that none of the publications left names, and the files staged up to `n`,
-        whose rows are in the lake.
-
-        `ask` is called before each removal, which may come long after this call began: it raises if it must not be
-        made. Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
-        paths), which no snapshot of the lake names any more. While a restore to before `n` is under way it removes
-        nothing (`may_retire`).
-        """
-        def remove(path: str) -> None:
-            ask()
-            self._folder.remove(path)
-
-        ask()
-        if not self.may_retire(n, kept, w=w):
-            return
-        for older in sorted(self._numbers("retired"))[:-1]:
-            remove(_retired_path(older))
-        publications = self._publication_bodies()
-        used = self._used_here(publications)
-        if used > max(self._numbers("used"), default=0):
-            self._put(f"used/{used:010d}.json", {"n": used})
-        # Before their entries: without these a publication that a restore left behind would seem to be on the chain.
-        needed = {at for at in publications if at >= n or at in kept}
-        needed |= _bases(needed, publications)
-        for at in sorted(publications.keys() - needed):
-            remove(_publication_path(at))
-        starts = {at: publications[at]["w"] for at in needed & publications.keys()}
-        newest = starts[max(starts)] if starts else 0
-        for start in sorted(self._numbers("spark")):
-            if start < newest and start not in starts.values():
-                remove(f"spark/{start:010d}.json")
-        self._retire_entries(n, kept, released, used, remove)
-
-    def _publication_bodies(self) -> dict[int, dict[str, Any]]:
-        return {n: body for n in self.publication_numbers() if (body := self._get(_publication_path(n)))}
-
-    def _used_here(self, publications: Mapping[int, Mapping[str, Any]]) -> int:
-        """Return the last checkpoint of which the lake may use chunk files in this store; 0: none.
-
-        Cutline's first versions let it do so. Their publications are known by the claim of the start that made them;
-        for those that retention removed there is a record in `used/`. A claim that is gone says nothing: retention
-        removed it before its start, far behind all others, published once more.
-        """
-        claims = {w: self._get(f"spark/{w:010d}.json") for w in {body["w"] for body in publications.values()}}
-        first = {w for w, claim in claims.items() if claim is not None and not claim.get("own_files")}
-        theirs = (n for n, body in publications.items() if body["w"] in first)
-        return max((*self._numbers("used"), *theirs), default=0)
-
-    def _retire_entries(
-        self, n: int, kept: Collection[int], released: Collection[str], used: int, remove: Callable[[str], None]
-    ) -> None:
-        bodies = {slot: body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot))}
-        restorable = {slot for slot in bodies if slot >= n or slot in kept}
-        checkpoints = {slot: body for slot, body in bodies.items() if body["kind"] == "checkpoint"}
-        needed = {path for slot in restorable & checkpoints.keys() for path in _needs(checkpoints[slot])}
-        existing = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
-        waiting = {file["path"] for slot, body in checkpoints.items() if slot > n for file in body["staged"]}
-        for path in sorted({path.removeprefix(self.location("")) for path in released} & existing - waiting):
-            remove(path)
-        for slot, body in checkpoints.items():
-            staged = body["staged"] if slot <= n else ()
-            done = {file["path"] for file in staged if file["kind"] == "changes" or slot > used}
-            if slot not in restorable:
-                done |= _needs(body)
-            for path in sorted(existing & done - needed):
-                remove(path)
-        for slot in sorted(bodies.keys() - restorable - _bases(restorable, bodies)):
-            remove(_entry_path(slot))
-        for slot in self.released() - bodies.keys():
-            remove(f"released/{slot:010d}.json")
-
     # Envelopes and paths
 
     def _names(self, folder: str) -> list[str]:
         return self._folder.names(folder)
 
     def _numbers(self, folder: str) -> list[int]:
-        found = (_NUMBERED.fullmatch(name) for name in self._names(folder))
-        return [int(match[1]) for match in found if match]
+        return bodies.numbers(self._folder, folder)
 
     def _named_by(self, record: str, path: str) -> dict[str, Any]:
         """The body of the record that another one builds on."""
         found = self._get(path)
         if found is None:
-            raise ProtocolError(f"{self.location(path)} is missing, though {record} names it; restore it from a backup")
+            raise ProtocolError(
+                f"{self.location(path)} is missing, though {record} names it", "restore it from a backup"
+            )
         return found
 
     def _exists(self, path: str) -> bool:
@@ -790,37 +559,28 @@ class PipelineStore:
         return won
 
     def _put(self, path: str, body: Mapping[str, Any]) -> bool:
-        return self._folder.create(path, sealed(body))
+        return bodies.put(self._folder, path, body)
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        data = self._folder.read(path)
-        return None if data is None else opened(data, self.location(path))
+        return bodies.get(self._folder, path)
 
     def _compare(self, ref: PartRef, sha256: str | None, size: int) -> None:
         if sha256 is None:
             raise ProtocolError(
-                f"{self.location(ref.path)} is missing, though an entry names it; restore it from a backup"
+                f"{self.location(ref.path)} is missing, though an entry names it", "restore it from a backup"
             )
         if sha256 != ref.sha256 or size != ref.size:
             raise ProtocolError(
-                f"{self.location(ref.path)} is corrupt ({size} bytes, its sha256 is wrong); restore it from a backup"
+                f"{self.location(ref.path)} is corrupt ({size} bytes, its sha256 is wrong)", "restore it from a backup"
             )
 
 
 def _entry_path(slot: int) -> str:
-    return f"journal/{slot:010d}.json"
-
-
-def _retired_path(number: int) -> str:
-    return f"retired/{number:010d}.json"
+    return numbered("journal", slot)
 
 
 def _publication_path(n: int) -> str:
-    return f"publications/{n:010d}.json"
-
-
-def _epoch(body: Mapping[str, Any]) -> int:
-    return int(body["slot"] if body["kind"] == "epoch" else body["epoch"])
+    return numbered("publications", n)
 
 
 def _newest(tables: Mapping[int, V], number: int, found: V) -> dict[int, V]:
@@ -828,36 +588,7 @@ def _newest(tables: Mapping[int, V], number: int, found: V) -> dict[int, V]:
     return dict([*((key, value) for key, value in tables.items() if key != number), (number, found)][-_BASES_KEPT:])
 
 
-def _bases(records: Collection[int], bodies: Mapping[int, Mapping[str, Any] | None]) -> set[int]:
-    """The records that these build on, and those that the former build on."""
-    found: set[int] = set()
-    new = set(records)
-    while new:
-        new = {since for at in new if (body := bodies.get(at)) and (since := since_of(body)) is not None} - found
-        found |= new
-    return found
-
-
-def _needs(checkpoint: Mapping[str, Any]) -> set[str]:
-    """The paths of the part files that a restore to this checkpoint reads."""
-    return {path for part in checkpoint["parts"].values() for path in PartRef.from_json(part).paths}
-
-
-def _schemas(body: Mapping[str, Any]) -> set[str]:
-    """The hashes of schemas in the body of an entry."""
-    if body["kind"] == "epoch":
-        return set()
-    tables = (table for table in body["tables"].values() if table is not None)  # None: removed
-    named = {table.get(key) for table in tables for key in ("schema", "described")}
-    return named | {file["schema"] for file in body["staged"]} | set(body["replaced"])
-
-
 def _checked(name: str) -> str:
-    if not _FILE_NAME.fullmatch(name):
-        raise ProtocolError(f"{name!r} can't name a part or staged file; make the name by store.file_name")
+    if not FILE_NAME.fullmatch(name):
+        raise ProtocolError(f"{name!r} can't name a part or staged file", "make the name by store.file_name")
     return name
-
-
-def _epoch_of(name: str) -> int | None:
-    match = _FILE_NAME.fullmatch(name)
-    return int(match[1]) if match else None

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from cutline.common.status.parts import PipelineStatus
 from cutline.services.control.conditions import Condition, Labels
 
 PAUSE_SECONDS = (1.0, 300.0)
@@ -216,16 +217,16 @@ def _time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def cause_of(name: str, parts: Mapping[str, Any], tables: Iterable[tuple[str, str]]) -> str:
-    """Return the cause of an alert as the status parts of its pipeline give it, "" if they give none. `tables` are the
+def cause_of(name: str, status: PipelineStatus, tables: Iterable[tuple[str, str]]) -> str:
+    """Return the cause of an alert as the status of its pipeline gives it, "" if it gives none. `tables` are the
     quarantined tables of the alert's class, with their causes."""
-    leader, spark = parts.get("enumerator") or {}, parts.get("spark_writer") or {}
-    waits = [str(part["waiting_for"]) for part in parts.values() if part.get("waiting_for")]
+    failure = status.spark_writer.failure
+    waits = [part.waiting_for for part in status.members().values() if part.waiting_for]
     match name:
         case "CutlineHalted":
-            return str(leader.get("halted") or "")
+            return str(status.enumerator.halted or "")
         case "CutlineSparkWriterFailing" | "CutlinePublicationOverdue":
-            return str(spark.get("error") or "")
+            return "" if failure is None else str(failure.cause)
         case "CutlineTableQuarantined":
             listed = list(tables)
             more = f"; and {len(listed) - 3} more" if len(listed) > 3 else ""

@@ -75,8 +75,8 @@ class Lineage:
         until = time.monotonic() + LOOK_SECONDS
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS, headers=headers) as client:
-            for name, parts in facts.statuses.items():
-                published = (parts.get("spark_writer") or {}).get("published")
+            for name, status in facts.statuses.items():
+                published = status.spark_writer.published
                 if published is None or published <= self._sent.get(facts.lives[name].key, 0):
                     continue
                 pipeline = self._store.open(facts.lives[name])

@@ -1,9 +1,8 @@
 """The metrics of all pipelines for Prometheus. Every name has its unit; times become ages at the scrape.
 
-Services publish numbers in their status parts (`Registry.put_status`); only the control service renders them, so that
+Services publish numbers in their status parts (common/status/parts.py); only the control service renders them, so that
 one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning; docs/metrics.md
-shows the same table. A part has counters as `"counters": [[name, {label: value}, number], ...]`, histograms as
-`"histograms": {name: {"buckets": [...], "sum": ...}}` (common/measures.py).
+shows the same table.
 
 The number of series is bounded: of each pipeline the `most` tables with most to show (not live yet, then most rows
 staged) have their own, the others are added up under `table="(others)"`.
@@ -21,11 +20,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 
+from cutline.common.causes import QUARANTINES, counted
 from cutline.common.measures import OTHERS, SECONDS
-from cutline.common.mesh.presence import SPARK_WRITER, Service, tables
+from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
+from cutline.common.status.parts import (
+    SPARK_WRITER,
+    BinlogStatus,
+    EnumeratorStatus,
+    PartStatus,
+    PipelineStatus,
+    TableStatus,
+)
 from cutline.common.store.lives import Life, name_of
-from cutline.services.control.causes import CLASSES, cause_class
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
@@ -115,7 +122,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     # its tables
     "cutline_tables": _gauge("tables in a phase", "pipeline", "phase"),
-    "cutline_tables_quarantined": _gauge("quarantined tables by the class of the cause", "pipeline", "cause"),
+    "cutline_tables_quarantined": _gauge("quarantined tables by the code of the cause", "pipeline", "cause"),
     "cutline_table_rows_done": _gauge("rows that the snapshot of the table's generation has read", "pipeline", "table"),
     "cutline_table_rows_estimate": _gauge("rows of the table by the source's estimate", "pipeline", "table"),
     "cutline_table_splits_done": _gauge("chunks of the table that have been read", "pipeline", "table"),
@@ -142,33 +149,12 @@ METRICS: Mapping[str, Metric] = {
     "cutline_apply_seconds": _histogram("to apply a batch of checkpoints to the lake tables"),
     "cutline_commit_to_publication_seconds": _histogram("from a commit at the source to its publication"),
 }
-_TABLE_GAUGES = {
-    "cutline_table_rows_done": "rows_done",
-    "cutline_table_rows_estimate": "rows_estimate",
-    "cutline_table_splits_done": "splits_done",
-    "cutline_table_splits": "splits_total",
+_TABLE_GAUGES: Mapping[str, Callable[[TableStatus], int | None]] = {
+    "cutline_table_rows_done": lambda table: table.rows_done,
+    "cutline_table_rows_estimate": lambda table: table.rows_estimate,
+    "cutline_table_splits_done": lambda table: table.splits_done,
+    "cutline_table_splits": lambda table: table.splits_total,
 }
-_NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("cutline_epoch", ("enumerator", "epoch")),
-    ("cutline_failures_in_row", ("enumerator", "failures")),
-    ("cutline_checkpoint", ("enumerator", "checkpoint", "number")),
-    ("cutline_checkpoint_interval_seconds", ("enumerator", "checkpoint", "interval_seconds")),
-    ("cutline_publication", ("spark_writer", "published")),
-    ("cutline_source_lag_bytes", ("enumerator", "binlog", "lag_bytes")),
-    ("cutline_source_clock_offset_seconds", ("enumerator", "binlog", "clock_offset_seconds")),
-    ("cutline_source_oldest_transaction_seconds", ("enumerator", "binlog", "oldest_transaction_seconds")),
-    ("cutline_binlog_retention_seconds", ("enumerator", "binlog", "retention_seconds")),
-    ("cutline_compaction_waiting_tables", ("spark_writer", "compaction", "tables")),
-    ("cutline_compaction_waiting_files", ("spark_writer", "compaction", "files")),
-)
-_AGES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("cutline_checkpoint_age_seconds", ("enumerator", "checkpoint", "completed_at")),
-    ("cutline_source_lag_seconds", ("enumerator", "source", "source_time")),
-    ("cutline_publication_age_seconds", ("spark_writer", "published_at")),
-    ("cutline_lake_lag_seconds", ("spark_writer", "source_time")),
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
     """The disk that holds the store, or the lake of a pipeline."""
@@ -184,7 +170,7 @@ class Facts:
     alive, Redis's memory, disks, and the time of all that (seconds since 1970). `redis_away`, `store_away`: why one of
     them gave no answer; then nothing is known of pipelines."""
 
-    statuses: Mapping[str, Mapping[str, Any]]
+    statuses: Mapping[str, PipelineStatus]
     services: list[Service]
     now: float
     redis_away: str | None = None
@@ -209,21 +195,21 @@ class Statuses:
         """Yield every metric family; a number that no part has is left out, not reported as 0."""
         yield from self.essential()
         self._families = {}
-        for pipeline, parts in self._facts.statuses.items():
-            self._counters(pipeline, parts)
-            self._tables(pipeline, parts)
+        for pipeline, status in self._facts.statuses.items():
+            self._counters(pipeline, status)
+            self._tables(pipeline, status)
         yield from self._families.values()
 
     def essential(self) -> Iterator[Family]:
         """Yield the families that have no series by table: cheap, and all that alerts need."""
         self._families = {}
         self._processes()
-        for pipeline, parts in self._facts.statuses.items():
-            self._pipeline(pipeline, parts)
+        for pipeline, status in self._facts.statuses.items():
+            self._pipeline(pipeline, status)
             self._leaders(pipeline)
-            self._phases(pipeline, parts)
-            self._channels(pipeline, parts)
-            self._histograms(pipeline, parts)
+            self._phases(pipeline, status)
+            self._channels(pipeline, status)
+            self._histograms(pipeline, status)
         yield from self._families.values()
 
     def _family(self, name: str) -> Any:
@@ -260,28 +246,56 @@ class Statuses:
             self._put("cutline_disk_free_bytes", [disk.folder], disk.free_bytes)
             self._put("cutline_disk_size_bytes", [disk.folder], disk.size_bytes)
 
-    def _pipeline(self, pipeline: str, parts: Mapping[str, Any]) -> None:
-        for name, path in _NUMBERS:
-            self._put(name, [pipeline], _get(parts, *path))
-        for name, path in _AGES:
-            moment = _get(parts, *path)
-            self._put(name, [pipeline], max(0.0, self._now - moment) if moment else None)
-        left, looked_at = _get(parts, "enumerator", "binlog", "left_seconds"), _get(parts, "enumerator", "binlog", "at")
-        if left is not None:
-            self._put("cutline_binlog_left_seconds", [pipeline], max(0.0, left - max(0.0, self._now - looked_at)))
-        if (leader := parts.get("enumerator")) is not None:
-            mode = leader.get("mode") or ("running" if leader.get("ended") is None else "stopped")
-            for each in MODES:
-                self._put("cutline_mode", [pipeline, each], each == mode)
-            self._put("cutline_halted", [pipeline], leader.get("halted") is not None)
-            waiting = [str(part.get("waiting_for") or "") for part in parts.values() if self._is_current(part)]
+    def _pipeline(self, pipeline: str, status: PipelineStatus) -> None:
+        leader, spark = status.enumerator, status.spark_writer
+        for name, value in (
+            ("cutline_publication", spark.published),
+            ("cutline_compaction_waiting_tables", spark.compaction.tables),
+            ("cutline_compaction_waiting_files", spark.compaction.files),
+            ("cutline_source_lag_seconds", self._age(leader.source_time)),
+            ("cutline_publication_age_seconds", self._age(spark.published_at)),
+            ("cutline_lake_lag_seconds", self._age(spark.source_time)),
+        ):
+            self._put(name, [pipeline], value)
+        if leader.at is not None:
+            self._leader(pipeline, leader)
+            waiting = [part.waiting_for or "" for part in status.members().values() if self._is_current(part)]
             self._put("cutline_source_connected", [pipeline], not any(text.startswith(_AWAY) for text in waiting))
-        if (spark := parts.get(SPARK_WRITER)) is not None:
-            self._put("cutline_spark_writer_failing", [pipeline], spark.get("error") is not None)
+        if leader.binlog is not None:
+            self._binlog(pipeline, leader.binlog)
+        if spark.at is not None:
+            self._put("cutline_spark_writer_failing", [pipeline], spark.failure is not None)
 
-    def _is_current(self, part: Mapping[str, Any]) -> bool:
-        at = part.get("at")
-        return at is None or self._now - at < CURRENT_SECONDS
+    def _leader(self, pipeline: str, leader: EnumeratorStatus) -> None:
+        for name, value in (
+            ("cutline_epoch", leader.epoch),
+            ("cutline_failures_in_row", leader.failures),
+            ("cutline_halted", leader.halted is not None),
+            ("cutline_checkpoint", leader.checkpoint.number),
+            ("cutline_checkpoint_interval_seconds", leader.checkpoint.interval_seconds),
+            ("cutline_checkpoint_age_seconds", self._age(leader.checkpoint.completed_at)),
+        ):
+            self._put(name, [pipeline], value)
+        at_stop = leader.ended is not None and leader.mode == "running"  # it is to run, and has nothing more to read
+        for mode in MODES:
+            self._put("cutline_mode", [pipeline, mode], mode == ("stopped" if at_stop else leader.mode))
+
+    def _binlog(self, pipeline: str, binlog: BinlogStatus) -> None:
+        left = binlog.left_seconds
+        for name, value in (
+            ("cutline_source_lag_bytes", binlog.lag_bytes),
+            ("cutline_source_clock_offset_seconds", binlog.clock_offset_seconds),
+            ("cutline_source_oldest_transaction_seconds", binlog.oldest_transaction_seconds),
+            ("cutline_binlog_retention_seconds", binlog.retention_seconds),
+            ("cutline_binlog_left_seconds", None if left is None else max(0.0, left - (self._age(binlog.at) or 0.0))),
+        ):
+            self._put(name, [pipeline], value)
+
+    def _age(self, moment: float | None) -> float | None:
+        return max(0.0, self._now - moment) if moment else None
+
+    def _is_current(self, part: PartStatus) -> bool:
+        return part.at is not None and self._now - part.at < CURRENT_SECONDS
 
     def _leaders(self, pipeline: str) -> None:
         for role in ("enumerator", SPARK_WRITER):
@@ -290,40 +304,38 @@ class Statuses:
                 self._put("cutline_leader", [pipeline, role, incarnation], led)
             self._put("cutline_leaders", [pipeline, role], sum(leads.values()))
 
-    def _phases(self, pipeline: str, parts: Mapping[str, Any]) -> None:
-        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(CLASSES, 0)
-        in_lake = _get(parts, SPARK_WRITER, "quarantined") or {}
-        for name, table in tables(parts).items():
-            phase = table["phase"]
-            phases[phase] = phases.get(phase, 0) + 1
-            if phase == "quarantined":
-                causes[cause_class(table.get("cause"), in_lake=name in in_lake)] += 1
+    def _phases(self, pipeline: str, status: PipelineStatus) -> None:
+        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(QUARANTINES, 0)
+        for table in status.tables.values():
+            phases[table.phase] = phases.get(table.phase, 0) + 1
+            if table.phase == "quarantined":
+                causes[counted(table.cause)] += 1
         for phase, number in phases.items():
             self._put("cutline_tables", [pipeline, phase], number)
         for known, number in causes.items():
             self._put("cutline_tables_quarantined", [pipeline, known], number)
 
-    def _channels(self, pipeline: str, parts: Mapping[str, Any]) -> None:
-        for part, status in sorted(parts.items()):
-            for peer, channel in ((status.get("channels") or {}) if self._is_current(status) else {}).items():
-                self._put("cutline_channel_outstanding_bytes", [pipeline, part, peer], channel.get("outstanding_bytes"))
-                self._put("cutline_channel_credit_bytes", [pipeline, part, peer], channel.get("credit_bytes"))
+    def _channels(self, pipeline: str, status: PipelineStatus) -> None:
+        for name, part in sorted(status.members().items()):
+            for peer, channel in (part.channels if self._is_current(part) else {}).items():
+                self._put("cutline_channel_outstanding_bytes", [pipeline, name, peer], channel.outstanding_bytes)
+                self._put("cutline_channel_credit_bytes", [pipeline, name, peer], channel.credit_bytes)
 
-    def _histograms(self, pipeline: str, parts: Mapping[str, Any]) -> None:
-        for part, status in sorted(parts.items()):
-            for name, measured in (status.get("histograms") or {}).items():
+    def _histograms(self, pipeline: str, status: PipelineStatus) -> None:
+        for part, measured in sorted(status.parts().items()):
+            for name, histogram in measured.histograms.items():
                 bounds = SECONDS.get(name)
-                if bounds is None or len(measured["buckets"]) != len(bounds) + 1:
+                if bounds is None or len(histogram.buckets) != len(bounds) + 1:
                     continue  # of another version
-                buckets = zip((*map(str, bounds), "+Inf"), accumulate(measured["buckets"]), strict=True)
+                buckets = zip((*map(str, bounds), "+Inf"), accumulate(histogram.buckets), strict=True)
                 family = self._family(f"cutline_{name}_seconds")
-                family.add_metric([pipeline, part], buckets=list(buckets), sum_value=measured["sum"])
+                family.add_metric([pipeline, part], buckets=list(buckets), sum_value=histogram.sum)
 
-    def _counters(self, pipeline: str, parts: Mapping[str, Any]) -> None:
-        for part, status in sorted(parts.items()):
+    def _counters(self, pipeline: str, status: PipelineStatus) -> None:
+        for part, measured in sorted(status.parts().items()):
             own: dict[str, set[str]] = {}
             others: dict[tuple[str, ...], float] = {}
-            for name, labels, number in status.get("counters") or ():
+            for name, labels, number in measured.counters:
                 full = f"cutline_{name}_total"
                 metric = METRICS.get(full)
                 if metric is None:
@@ -341,37 +353,30 @@ class Statuses:
             for (full, *values), number in others.items():
                 self._put(full, [pipeline, part, *values], number)
 
-    def _tables(self, pipeline: str, parts: Mapping[str, Any]) -> None:
-        found = tables(parts)
+    def _tables(self, pipeline: str, status: PipelineStatus) -> None:
+        found = status.tables
         staged: dict[str, float] = {}
-        for status in parts.values():
-            for name, labels, number in status.get("counters") or ():
+        for writer in status.writers.values():
+            for name, labels, number in writer.counters:
                 if name == "staged_rows":
                     staged[labels["table"]] = staged.get(labels["table"], 0) + number
         chosen = heapq.nlargest(
             self._most,
             sorted(found),
-            key=lambda name: (found[name]["phase"] not in _AT_REST, staged.get(name, 0)),
+            key=lambda name: (found[name].phase not in _AT_REST, staged.get(name, 0)),
         )
         own = set(chosen)
         for name in sorted(own):
-            self._put("cutline_table_generation", [pipeline, name], found[name].get("generation"))
-            for metric, key in _TABLE_GAUGES.items():
-                self._put(metric, [pipeline, name], found[name].get(key))
+            self._put("cutline_table_generation", [pipeline, name], found[name].generation)
+            for metric, number_of in _TABLE_GAUGES.items():
+                self._put(metric, [pipeline, name], number_of(found[name]))
         if rest := [table for name, table in found.items() if name not in own]:
-            for metric, key in _TABLE_GAUGES.items():
-                known = [table[key] for table in rest if table.get(key) is not None]
+            for metric, number_of in _TABLE_GAUGES.items():
+                known = [number for table in rest if (number := number_of(table)) is not None]
                 self._put(metric, [pipeline, OTHERS], sum(known) if known else None)
-        for name, (files, size) in (_get(parts, SPARK_WRITER, "files") or {}).items():
+        for name, (files, size) in status.spark_writer.files.items():
             self._put("cutline_table_files", [pipeline, name], files)
             self._put("cutline_table_bytes", [pipeline, name], size)
-
-
-def _get(parts: Mapping[str, Any], *path: str) -> Any:
-    found: Any = parts
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
 
 
 def render(facts: Facts, *, most: int = 200) -> bytes:

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from cutline.common.errors import Unavailable
+from cutline.common.status.parts import TableStatus
 from cutline.common.store.lives import Key
 from cutline.common.threads import Threads
-from cutline.services.control.api.problems import split
 from cutline.services.control.published import Shown
 from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
 
@@ -90,16 +90,15 @@ def _made(status: Status, shown: Mapping[str, Shown], changed_at: Mapping[str, f
 
 def maker(
     status: Status, shown: Mapping[str, Shown], changed_at: Mapping[str, float]
-) -> Callable[[str, Mapping[str, Any]], Row]:
+) -> Callable[[str, TableStatus], Row]:
     """Return the function that makes a table's row of its entry in the status."""
-    rates = status.leader.get("rates") or {}
-    held = status.spark.get("quarantined") or {}
-    behind = (status.leader.get("binlog") or {}).get("lag_bytes")
+    rates, quarantined = status.leader.rates, status.spark.quarantined
+    behind = None if status.leader.binlog is None else status.leader.binlog.lag_bytes
     now, current, as_of = status.read_at, status.current, status.as_of
 
-    def row(name: str, table: Mapping[str, Any]) -> Row:
-        phase, cause, at = table["phase"], table.get("cause"), shown.get(name)
-        rows, estimate, rate, eta = table.get("rows_done"), table.get("rows_estimate"), rates.get(name), None
+    def row(name: str, table: TableStatus) -> Row:
+        phase, cause, at, held = table.phase, table.cause, shown.get(name), quarantined.get(name)
+        rows, estimate, rate, eta = table.rows_done, table.rows_estimate, rates.get(name), None
         if phase not in IN_SNAPSHOT:
             rate = None
         elif rate and estimate and rows is not None:
@@ -107,15 +106,16 @@ def maker(
         return {
             "table": name,
             "phase": phase,
-            "generation": table.get("generation", 1),
+            "generation": table.generation,
             "rows_done": rows,
             "rows_estimate": estimate,
-            "splits_done": table.get("splits_done"),
-            "splits_total": table.get("splits_total"),
-            "cause": cause,
-            "remedy": split(cause)[1] if cause else None,
-            "choices": held[name].get("choices") or [] if name in held else [],
-            "seen": held[name].get("seen") if name in held else None,
+            "splits_done": table.splits_done,
+            "splits_total": table.splits_total,
+            "code": cause and cause.code,
+            "cause": cause and cause.sentence,
+            "remedy": (cause and cause.remedy) or None,
+            "choices": [] if held is None else held.choices,
+            "seen": None if held is None else held.seen,
             "rate_rows_per_second": rate,
             "eta_seconds": eta,
             "lag_bytes": behind if phase == "live" else None,

@@ -21,6 +21,7 @@ from typing import Any
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, redacted
+from cutline.common.status.parts import Apply, MemberStatus
 from cutline.common.store.lives import Key
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import Store
@@ -46,16 +47,17 @@ class Span:
     attributes: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
 
-def spans(pipeline: str, entry: CheckpointEntry, apply: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[Span]:
-    """Yield the steps of a checkpoint that is published; `apply` is its record in the Spark writer's status, `parts`
-    are the pipeline's status parts."""
+def spans(
+    pipeline: str, entry: CheckpointEntry, apply: Apply, members: Mapping[str, MemberStatus], *, published_at: float
+) -> Iterator[Span]:
+    """Yield the steps of a checkpoint that is published; `apply` is its record in the Spark writer's status, `members`
+    are the status parts of the mesh's members."""
     n, began = entry.slot, entry.started_at
     root = (f"checkpoint {n}",)
-    published = apply["published_at"]
     yield Span(
         path=root,
         start=began,
-        end=published,
+        end=published_at,
         attributes={
             "cutline.pipeline": pipeline,
             "cutline.checkpoint": n,
@@ -66,27 +68,27 @@ def spans(pipeline: str, entry: CheckpointEntry, apply: Mapping[str, Any], parts
         },
     )
     saved_last = began
-    for member, status in sorted(parts.items()):
-        for checkpoint, marker_at, saved_at in status.get("marks") or ():
+    for member, part in sorted(members.items()):
+        for checkpoint, marker_at, saved_at in part.marks:
             if checkpoint == n and marker_at and saved_at:
                 yield Span(path=(*root, member), start=began, end=saved_at)
                 yield Span(path=(*root, member, f"marker {member}"), start=began, end=marker_at)
                 yield Span(path=(*root, member, f"part {member}"), start=marker_at, end=saved_at)
                 saved_last = max(saved_last, saved_at)
     yield Span(path=(*root, "entry"), start=saved_last, end=entry.written_at)
-    applied, seconds = apply["applied_at"], apply["seconds"]
+    start, end = apply.applied_at - apply.seconds, apply.applied_at
     step = (*root, "apply")
     yield Span(
         path=step,
-        start=applied - seconds,
-        end=applied,
-        attributes={"cutline.rows": apply.get("rows") or 0, "cutline.first_checkpoint": apply.get("from") or n},
+        start=start,
+        end=end,
+        attributes={"cutline.rows": apply.rows, "cutline.first_checkpoint": apply.first},
     )
-    for table, took in (apply.get("tables") or {}).items():
+    for table, took in apply.tables.items():
         # Tables are applied side by side, and only their durations are known.
-        start, about = applied - seconds, {"cutline.table": table}
-        yield Span(path=(*step, f"apply {table}"), start=start, end=min(applied, start + took), attributes=about)
-    yield Span(path=(*root, "publish"), start=applied, end=published)
+        about = {"cutline.table": table}
+        yield Span(path=(*step, f"apply {table}"), start=start, end=min(end, start + took), attributes=about)
+    yield Span(path=(*root, "publish"), start=end, end=published_at)
 
 
 class Traces:
@@ -98,7 +100,7 @@ class Traces:
             import requests
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         except ImportError as error:
-            raise ConfigError("CUTLINE_TRACES_URL needs more packages; run pip install 'cutline[otel]'") from error
+            raise ConfigError("CUTLINE_TRACES_URL needs more packages", "run pip install 'cutline[otel]'") from error
         self._url, self._store = url, store
         session: Any = requests.Session()
         session.resolve_redirects = lambda *_, **__: iter(())  # the answer is then the redirect, which took nothing
@@ -120,20 +122,21 @@ class Traces:
 
     async def look(self, facts: Facts) -> None:
         """Send the traces of new publications. Raises Unavailable if the store does not answer."""
-        for name, parts in facts.statuses.items():
+        for name, status in facts.statuses.items():
             applies = [
-                each
-                for each in (parts.get("spark_writer") or {}).get("applies") or ()
-                if each["published_at"] and each["published_at"] < facts.now - SETTLE_SECONDS
+                (apply, at)
+                for apply in status.spark_writer.applies
+                if (at := apply.published_at) is not None and at < facts.now - SETTLE_SECONDS
             ]
-            newest = max((each["checkpoint"] for each in applies), default=0)
+            newest = max((apply.last for apply, _ in applies), default=0)
             life = facts.lives[name]
             seen = self._seen.setdefault(life.key, newest)
-            for apply in applies:
-                if apply["checkpoint"] > seen:
-                    entry = await in_store(self._store.open(life).entry, apply["checkpoint"])
+            for apply, at in applies:
+                if apply.last > seen:
+                    entry = await in_store(self._store.open(life).entry, apply.last)
                     if isinstance(entry, CheckpointEntry):
-                        self._waiting += _made(life.key, spans(name, entry, apply, parts))
+                        steps = spans(name, entry, apply, status.members(), published_at=at)
+                        self._waiting += _made(life.key, steps)
             self._seen[life.key] = max(seen, newest)
         taken = await _EXPORTING.call(self._export)
         if taken:

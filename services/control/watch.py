@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
-from cutline.common.mesh.presence import tables as captured
+from cutline.common.status.parts import EnumeratorStatus, PipelineStatus, SparkWriterStatus, TableStatus
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.control.feed import Feed
+from cutline.services.control.history import History
 from cutline.services.control.published import Published
 from cutline.services.control.store_calls import in_store
 from cutline.services.control.window import Checkpoint, Window
@@ -33,40 +32,33 @@ _PIPELINES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """A pipeline's status parts, and its tables as `presence.tables` has them; `read_at` in seconds since 1970."""
+    """A pipeline's status parts, and its tables; `read_at` in seconds since 1970."""
 
-    parts: Mapping[str, Mapping[str, Any]]
-    tables: Mapping[str, Mapping[str, Any]]
+    parts: PipelineStatus
+    tables: Mapping[str, TableStatus]
     read_at: float
     tables_at: float | None = None
     """Set if no leader has told of the tables: when the checkpoint was written that they are of."""
 
     @property
-    def leader(self) -> Mapping[str, Any]:
+    def leader(self) -> EnumeratorStatus:
         """The enumerator's part."""
-        return self.parts.get("enumerator") or {}
+        return self.parts.enumerator
 
     @property
-    def spark(self) -> Mapping[str, Any]:
+    def spark(self) -> SparkWriterStatus:
         """The Spark writer's part."""
-        return self.parts.get("spark_writer") or {}
+        return self.parts.spark_writer
 
     @property
     def as_of(self) -> float | None:
         """When the leader wrote its part, or the checkpoint that the tables are of; in seconds since 1970."""
-        at = self.leader.get("at", self.tables_at)
-        return None if at is None else float(at)
+        return self.tables_at if self.leader.at is None else self.leader.at
 
     @property
     def current(self) -> bool:
         """Whether a leader reports now."""
         return self.tables_at is None and self.as_of is not None and self.read_at - self.as_of <= CURRENT_SECONDS
-
-    def members(self) -> dict[str, Mapping[str, Any]]:
-        """The parts of the members of the epoch in progress; the parts of members of earlier ones may remain."""
-        epoch = self.leader.get("epoch")
-        found = {name: part for name, part in self.parts.items() if part.get("epoch") == epoch and epoch}
-        return {name: part for name, part in found.items() if name.startswith(("enumerator", "reader-", "writer-"))}
 
 
 class PipelineWatch:
@@ -88,8 +80,8 @@ class PipelineWatch:
         self.store = self._open_store()
         self.window = Window(self.store)
         self.published = Published(self.store)
-        self._feed = Feed(self.store, self.window)
-        self._window_at = self._published_at = self._feed_at = float("-inf")
+        self._history = History(self.store, self.window)
+        self._window_at = self._published_at = self._history_at = float("-inf")
 
     async def status(self) -> Status:
         """The status, at most 0.3 s old. Raises Unavailable if Redis does not answer."""
@@ -101,19 +93,17 @@ class PipelineWatch:
                 self._status_at = time.monotonic()
             return self._status
 
-    async def tables(
-        self, parts: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[Mapping[str, Mapping[str, Any]], float | None]:
+    async def tables(self, parts: PipelineStatus) -> tuple[Mapping[str, TableStatus], float | None]:
         """The tables of these status parts. If they have none (Redis was emptied, and no leader is there): those of the
         newest checkpoint, and when that was written."""
-        if found := captured(parts):
-            return found, None
+        if parts.tables:
+            return parts.tables, None
         with suppress(Unavailable):
             window = await self.journal()
             if window.checkpoints:
                 newest = window.checkpoints[next(reversed(window.checkpoints))]
                 tables = {
-                    name: {"phase": table.phase, "generation": table.generation, "cause": table.cause}
+                    name: TableStatus(phase=table.phase, generation=table.generation, cause=table.cause)
                     for name, table in window.tables.items()
                 }
                 return tables, newest.written_at
@@ -137,25 +127,25 @@ class PipelineWatch:
 
     async def publications(self) -> Published:
         """The newest publication, at most 0.5 s old. Raises Unavailable if Redis or the store does not answer."""
-        expected = (await self.status()).spark.get("published")
+        expected = (await self.status()).spark.published
         async with self._finding:
             if time.monotonic() - self._published_at >= STORE_SECONDS:
                 await in_store(self.published.refresh, expected)
                 self._published_at = time.monotonic()
             return self.published
 
-    async def feed(self) -> Feed:
+    async def history(self) -> History:
         """All events, at most 0.5 s old. Raises Unavailable if the store does not answer."""
         await self.journal()
         published = None
         with suppress(Unavailable):  # of Redis: the store has all events
-            published = (await self.status()).spark.get("published")
+            published = (await self.status()).spark.published
         async with self._telling:
-            feed = self._feed
-            if time.monotonic() - self._feed_at >= STORE_SECONDS:
-                await in_store(feed.refresh, published)
-                self._feed_at = time.monotonic()
-            return feed
+            history = self._history
+            if time.monotonic() - self._history_at >= STORE_SECONDS:
+                await in_store(history.refresh, published)
+                self._history_at = time.monotonic()
+            return history
 
 
 class Watches:

@@ -18,13 +18,13 @@ from urllib.parse import quote
 import httpx
 from redis.asyncio import Redis
 
+from cutline.common.causes import counted
 from cutline.common.config.environment import Environment
 from cutline.common.errors import Unavailable, redacted
-from cutline.common.mesh.presence import tables
 from cutline.common.mesh.redis import answered
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.web import Barred, checked_peer
 from cutline.services.control.alerts import Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
-from cutline.services.control.causes import cause_class
 from cutline.services.control.conditions import CONDITIONS, Labels, Samples
 from cutline.services.control.metrics import Facts, Statuses
 
@@ -138,13 +138,11 @@ def _cause(name: str, labels: Labels, facts: Facts) -> str:
     if name == "CutlineStoreAway":
         return facts.store_away or ""
     known = dict(labels)
-    parts = facts.statuses.get(known.get("pipeline", ""), {})
+    status = facts.statuses.get(known.get("pipeline", ""), PipelineStatus())
 
     def quarantined() -> Iterator[tuple[str, str]]:
-        in_lake = (parts.get("spark_writer") or {}).get("quarantined") or {}
-        for table, status in sorted(tables(parts).items()):
-            cause = status.get("cause")
-            if status["phase"] == "quarantined" and cause_class(cause, in_lake=table in in_lake) == known.get("cause"):
-                yield table, str(cause)
+        for name, table in sorted(status.tables.items()):
+            if table.phase == "quarantined" and counted(table.cause) == known.get("cause"):
+                yield name, str(table.cause)
 
-    return cause_of(name, parts, quarantined())
+    return cause_of(name, status, quarantined())

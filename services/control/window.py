@@ -31,8 +31,7 @@ class Epoch:
     slot: int
     base: int | None
     leader: str
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    services: Mapping[str, tuple[str, ...]]  # incarnations by role
     written_at: float
 
 
@@ -137,7 +136,7 @@ class Window:
                 first = max(self.newest, last - WINDOW) + 1
                 self._known = first == 1 or (self._known and first == self.newest + 1)
                 self._read(range(first, last + 1))
-                self.released = self._store.released()
+                self.released = self._store.removal.released()
                 self._listed_at = now
             else:  # of a pipeline without a listed entry, the first one may have come
                 while (entry := self._store.entry(self.newest + 1)) is not None:
@@ -158,7 +157,7 @@ class Window:
                 self._kept[slot] = _seen(entry)
             self._looked_at.add(slot)
         self._looked_at.intersection_update(slots)
-        self.released = self._store.released()
+        self.released = self._store.removal.released()
         found = self._kept | {slot: seen for slot, seen in self.checkpoints.items() if seen.kept}
         return [found[slot] for slot in sorted(found.keys() & set(slots) - self.released, reverse=True)]
 
@@ -183,16 +182,15 @@ class Window:
                 del kept[next(iter(kept))]
 
     def _epoch(self, entry: EpochEntry) -> None:
-        readers, writers = entry.members.readers, entry.members.writers
         self.epochs[entry.slot] = Epoch(
             slot=entry.slot,
             base=entry.base,
             leader=entry.leader,
-            readers=readers,
-            writers=writers,
+            services=entry.members.by_role,
             written_at=entry.written_at,
         )
-        text = f"epoch {entry.slot} with {len(readers)} readers and {len(writers)} writers: {entry.cause}"
+        members = " and ".join(f"{len(found)} {role}s" for role, found in entry.members.by_role.items())
+        text = f"epoch {entry.slot} with {members}: {entry.cause}"
         self._happened(entry, itertools.count(), "epoch", text)
 
     def _checkpoint(self, entry: CheckpointEntry) -> None:

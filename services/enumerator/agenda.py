@@ -38,8 +38,9 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 import cutline.common.commands.rules as rules
+from cutline.common.causes import Cause, Code
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import Limits
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import Anew
@@ -58,6 +59,7 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.machine import Enumerator
+from cutline.services.enumerator.requests import THE_STOP, CommandRequest, Request
 from cutline.services.enumerator.tables import QUARANTINED
 
 TABLE_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "machine")
@@ -82,7 +84,7 @@ class Leader(Protocol):
 
     tail: int
     base: int | None
-    answered: str | None
+    answered: Request | None
     ended: int | None
     enumerator: Enumerator | None
 
@@ -110,22 +112,22 @@ class Leader(Protocol):
     def halted(self) -> bool:
         """Whether no epoch is opened since it would fail."""
 
-    def may_have(self, command: Command, request: str) -> bool:
+    def may_have(self, command: Command) -> bool:
         """Whether a checkpoint that the journal has, or may have since its entry was ordered, has this effect."""
 
-    def request(self, request: str) -> None:
+    def request(self, request: Request) -> None:
         """Ask for a checkpoint."""
 
     def ends(self, run: object) -> None:
         """A `cutline run` ends with the savepoint that it asks for."""
 
-    def withdraw(self, request: str) -> None:
+    def withdraw(self, request: Request) -> None:
         """Ask no more for it."""
 
-    def begin_anew(self, cause: str) -> list[Effect]:
+    def begin_anew(self, cause: Cause) -> list[Effect]:
         """End the epoch, and begin the next one."""
 
-    def stand_still(self, cause: str) -> list[Effect]:
+    def stand_still(self, cause: Cause) -> list[Effect]:
         """End the epoch, and begin none."""
 
     def tell(self, event: Event, now: float) -> list[Effect]:
@@ -269,25 +271,25 @@ class Agenda:
             return "asked"
         return as_before if awaited is None or awaited.base is None else None
 
-    def keeps(self, request: str | None) -> bool:
+    def keeps(self, request: Request | None) -> bool:
         """Whether the checkpoint that answers this request is a savepoint."""
-        if request is None or not _is_ours(request):
-            return request is not None
+        if request == THE_STOP:
+            return True
         taken = self._requested(request)
         return taken is not None and taken.command.kind in KEEPING_KINDS and not taken.unkept
 
-    def name_of(self, request: str | None) -> str | None:
+    def name_of(self, request: Request | None) -> str | None:
         """The name of the savepoint that answers this request."""
         taken = self._requested(request)
         if taken is None:
             return None
         return taken.command.arguments.get("name" if taken.command.kind == "savepoint" else "savepoint")
 
-    def awaits(self, request: str) -> bool:
+    def awaits(self, request: Request) -> bool:
         """Whether a request of the leader is still wanted: it is no command's, or that command awaits a checkpoint."""
-        return not _is_ours(request) or self._requested(request) is not None
+        return request == THE_STOP or self._requested(request) is not None
 
-    def _requested(self, request: str | None) -> Taken | None:
+    def _requested(self, request: Request | None) -> Taken | None:
         found = (taken for taken in self.taken if taken.step == Step.CHECKPOINT)
         return next((taken for taken in found if _request(taken.command) == request), None)
 
@@ -377,7 +379,7 @@ class Agenda:
         return next((t for t in asked if t.command.n == n and t.step == Step.ASKED), None)
 
     def checkpoint_written(
-        self, slot: int, request: str | None, commands: int, refused: Mapping[int, tuple[str, str]]
+        self, slot: int, request: Request | None, commands: int, refused: Mapping[int, tuple[str, str]]
     ) -> None:
         """Checkpoint `slot` is in the journal. It answers `request`, and the enumerator's part in it has all commands
         up to `commands`, of which it refused some."""
@@ -402,7 +404,7 @@ class Agenda:
         name = {"savepoint": "name", "stop": "savepoint"}.get(kind)
         taken.answer("done", result={"checkpoint": slot, "name": taken.command.arguments.get(name) if name else None})
 
-    def give_up(self, request: str, at: Position | None) -> bool:
+    def give_up(self, request: Request, at: Position | None) -> bool:
         """The source has fallen silent inside a transaction, at this place. True if the request is answered: it fails,
         or the checkpoint at hand will do, as for a stop without a savepoint's name; False if no command has it."""
         taken = self._requested(request)
@@ -509,7 +511,7 @@ class Agenda:
             target.orders = self.standing
             target.answer("cancelled", *_withdrawn(cancel))
             if restarts and not leader.halted:
-                effects += leader.begin_anew(f"{_named(target.command)} was cancelled")
+                effects += leader.begin_anew(Cause(Code.ASKED, f"{_named(target.command)} was cancelled"))
         return effects
 
     def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
@@ -524,7 +526,7 @@ class Agenda:
         """Whether the journal has the effect of a command without an outcome, or may have it: its leader has died, or
         does not know whether an entry is written."""
         kept = command.kind in TABLE_KINDS and command.n <= self.kept
-        return kept or command.n == self.entered or leader.may_have(command, _request(command))
+        return kept or command.n == self.entered or leader.may_have(command)
 
     def _change_epoch(self, leader: Leader) -> list[Effect]:
         """End the epoch, or begin the next one, for a command that was taken."""
@@ -538,9 +540,9 @@ class Agenda:
             return []
         awaited = self._next_epoch()
         if awaited is not None and not awaited.begun:
-            return leader.begin_anew(_named(awaited.command))
+            return leader.begin_anew(Cause(Code.ASKED, _named(awaited.command)))
         if not self.leads and not leader.still:
-            return leader.stand_still(_named(self.taken[-1].command))
+            return leader.stand_still(Cause(Code.ASKED, _named(self.taken[-1].command)))
         return []
 
     def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:
@@ -717,11 +719,7 @@ def _withdrawn(cancel: Command) -> tuple[str, str]:
     return f"{cancel.by} cancelled it by command {cancel.n}", "ask again if it is wanted after all"
 
 
-def _request(command: Command) -> str:
+def _request(command: Command) -> CommandRequest:
     """The request of the checkpoint that a command awaits."""
-    return f"command {command.n}"
-
-
-def _is_ours(request: str) -> bool:
-    return request.startswith("command ")
+    return CommandRequest(n=command.n)
 

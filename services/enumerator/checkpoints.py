@@ -55,11 +55,11 @@ class Collecting:
 
     def complete(self, topology: Topology) -> bool:
         """Whether every part is in the store."""
-        return ENUMERATOR in self.parts and self.reported == {*topology.readers, *topology.writers}
+        return ENUMERATOR in self.parts and self.reported == set(topology.members)
 
     def missing(self, topology: Topology) -> list[str]:
         """The members whose part is not whole yet. The enumerator's is ordered last, so until then it is not missed."""
-        members = (*topology.readers, *topology.writers, *((ENUMERATOR,) if self.ordered else ()))
+        members = (*topology.members, *((ENUMERATOR,) if self.ordered else ()))
         return [member for member in members if member not in self.reported and member not in self.parts]
 
     def entry(
@@ -86,7 +86,7 @@ class Collecting:
 
     def check(self, topology: Topology) -> None:
         """Raise ProtocolError if a part is of no member, or of the enumerator before its part was ordered."""
-        if unknown := {*self.reported, *self.parts} - {ENUMERATOR, *topology.readers, *topology.writers}:
+        if unknown := {*self.reported, *self.parts} - {ENUMERATOR, *topology.members}:
             raise ProtocolError(f"checkpoint {self.checkpoint} has parts of {sorted(unknown)}, which the plan lacks")
         if ENUMERATOR in self.parts and not self.ordered:
             raise ProtocolError(f"checkpoint {self.checkpoint} has a part of the enumerator that was never ordered")

@@ -17,8 +17,8 @@ from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.ports import Ports
-from cutline.common.mesh.presence import SPARK_WRITER, choice
 from cutline.common.positions import Position
+from cutline.common.status.parts import SPARK_WRITER, PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.commands import SPARK
 from cutline.common.store.records import CheckpointEntry
@@ -122,8 +122,8 @@ class Commanding:
         definition = self.store.definition(version)
         if definition is None:
             raise ConfigError(
-                f"version {version} of the definition of pipeline {self.store.name} is gone from the store; restore it"
-                " from a backup"
+                f"version {version} of the definition of pipeline {self.store.name} is gone from the store",
+                "restore it from a backup",
             )
         return PipelineConfig.from_definition(definition)
 
@@ -217,7 +217,8 @@ class Commanding:
         number = checkpoint if isinstance(checkpoint, int) and checkpoint > 0 else 0
         entry = self.store.entry(number) if number else None
         savepoint = isinstance(entry, CheckpointEntry) and entry.kept
-        if not savepoint or not self.store.release(number, n):  # repeated after an unclear answer it is done, too
+        # Repeated after an unclear answer it is done, too.
+        if not savepoint or not self.store.removal.release(number, n):
             return refused(n, f"checkpoint {checkpoint} is no savepoint", "look at the list of savepoints")
         return CommandAnswered(n=n, state="done", result={"checkpoint": number})
 
@@ -257,9 +258,8 @@ class Commanding:
                     cause = "the Spark writer began it, and has not said what became of it"
                     return CommandAnswered(n=n, state="failed", cause=cause, remedy="look at the table's state")
                 status = await self._notes.status(self.store.key)
-                answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
-                if str(n) in answers:
-                    cause = answers[str(n)]
+                if n in (answers := status.spark_writer.commands):
+                    cause = answers[n]
                     return CommandAnswered(n=n, state="done") if cause is None else refused(n, cause, "look again")
                 if request is None:
                     request = {**self._request(command, status), "command": n}
@@ -276,11 +276,13 @@ class Commanding:
         return any(service.role == SPARK_WRITER for service in await self._notes.services())
 
     @staticmethod
-    def _request(command: Command, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def _request(command: Command, status: PipelineStatus) -> dict[str, Any]:
         table = str(command.arguments.get("table"))
         if command.kind == "lake":
-            return choice(status, table, str(command.arguments.get("choice")), seen=command.arguments.get("seen"))
-        if table not in ((status.get(SPARK_WRITER) or {}).get("quarantined") or {}):
+            chosen = str(command.arguments.get("choice"))
+            seen = status.choice(table, chosen, seen=command.arguments.get("seen"))
+            return {"kind": "lake", "table": table, "choice": chosen, "seen": seen}
+        if table not in status.spark_writer.quarantined:
             raise ConfigError(f"{table} is not quarantined")
         return {"kind": "retry", "table": table}
 
@@ -305,8 +307,8 @@ class Commanding:
         orders = self.store.commands.orders()
         if not self.store.has_ended() and orders.mode != "deleting":
             raise ProtocolError(
-                f"pipeline {self.store.name} is {orders.mode}, and its leader was about to remove its files; nothing"
-                " was removed"
+                f"pipeline {self.store.name} is {orders.mode}, and its leader was about to remove its files",
+                "nothing was removed",
             )
         self.store.remove_files()
 

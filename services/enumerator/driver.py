@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -15,22 +14,23 @@ from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
+from cutline.common.limits import Limits
 from cutline.common.measures import Measures
 from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.host import Host, finished, gave_up
 from cutline.common.mesh.loop import TICK_SECONDS, Loop, together
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
 from cutline.common.mesh.marks import Marks
-from cutline.common.mesh.messages import Limits, Marker
+from cutline.common.mesh.messages import Marker
 from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
 from cutline.common.mesh.ports import Links, Ports
 from cutline.common.mesh.presence import WIRE, Service
-from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.mesh.topology import ENUMERATOR, ROLES
 from cutline.common.positions import Position
+from cutline.common.status.parts import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
-from cutline.common.table_id import check_ids
 from cutline.services.enumerator.agenda import TABLE_KINDS
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
@@ -62,9 +62,8 @@ from cutline.services.enumerator.events import (
     WriteEntry,
     WriteOutcome,
 )
-from cutline.services.enumerator.grids import Grids, SnapshotRates
+from cutline.services.enumerator.grids import Grids
 from cutline.services.enumerator.leader import (
-    HALTED,
     IDLE,
     RESTING,
     STOPPED,
@@ -73,14 +72,16 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator, commands_in
 from cutline.services.enumerator.ports import Source, Sources
-from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table, Tables
+from cutline.services.enumerator.requests import request_of
+from cutline.services.enumerator.status import TablesShown, deletion_awaits, of_leader
+from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
-SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
+MEMBER_ROLES = frozenset(role.name for role in ROLES)
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -115,14 +116,10 @@ class EnumeratorDriver:
         self.source: Source = sources.open(config)
         self.lease = self.ports.lease(self.key, host.incarnation, LEASE_SECONDS)
         self._last_tables: Mapping[str, Table] = {}  # of the newest epoch
-        self._shown: dict[str, Table] = {}  # the tables in the status
-        self._lines: dict[str, str] = {}  # the JSON of each of them
-        self._shown_at = float("-inf")
-        self._grids, self._rates = Grids(), SnapshotRates()
-        self._rated: dict[str, float] = {}  # rows a second, of tables whose chunks are being read
+        self._shown, self._grids = TablesShown(self.name), Grids()
         self.marks = Marks(self.ports.clock)  # of this epoch
         self._measures = Measures()
-        self._binlog: dict[str, Any] | None = None  # for the status
+        self._binlog: BinlogStatus | None = None  # for the status
         self._restart: Place | None = None  # where a restore of the newest checkpoint would read on
         self._foreign: set[str] = set()  # services of another version
         self.epoch = 0
@@ -147,8 +144,7 @@ class EnumeratorDriver:
                 rows_per_second=config.snapshot.max_rows_per_second,
                 bytes_per_second=config.snapshot.max_bytes_per_second,
             ),
-            readers=self._environment.readers,
-            writers=self._environment.writers,
+            services={"reader": self._environment.readers, "writer": self._environment.writers},
         )
 
     async def run(self) -> None:
@@ -225,7 +221,7 @@ class EnumeratorDriver:
     def _members(self, services: list[Service]) -> list[MemberSeen]:
         members = []
         for service in services:
-            if service.role in ("reader", "writer") and self._speaks_with(service):
+            if service.role in MEMBER_ROLES and self._speaks_with(service):
                 failed = service.failed.get(self.key)
                 members.append(
                     MemberSeen(
@@ -271,7 +267,7 @@ class EnumeratorDriver:
             self.source.hosts.follow(await self.ports.notes.status(self.key), now=self.ports.clock.time())
         try:
             tables = self._tables()
-            await self.ports.notes.put_status(self.key, "enumerator", self._status(), tables=tables)
+            await self.ports.notes.put_status(self.key, ENUMERATOR, self._status(), tables=tables)
             await self._show_splits()
         except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
             dead = self.epoch or self.leader.tail + 1
@@ -292,8 +288,8 @@ class EnumeratorDriver:
         await asyncio.sleep(first)
         while True:
             if self.leader.state != IDLE:
-                stream = self.leader.enumerator.stream_status if self.leader.enumerator else {}
-                read = Position.from_json(stream["position"]) if stream.get("position") else None
+                stream = self.leader.enumerator.stream_cut if self.leader.enumerator else None
+                read = None if stream is None else stream.position
                 try:
                     at = _place(read) or self._restart
                     self._binlog = await self.source.binlog(read=at, needed=self._needed())
@@ -310,104 +306,40 @@ class EnumeratorDriver:
                     places.append((table.low.server, table.low.start().file_position))
         return places
 
-    def _status(self) -> dict[str, Any]:
-        leader, enumerator = self.leader, self.leader.enumerator
-        resting = leader.state == RESTING
-        waiting = leader.waiting_for(self.loop.now())
-        if not (resting or leader.still):
-            part = None if self.parts is None else self.parts.waiting_for
-            late = part if leader.leads else self._awaited.late  # it says itself which entry waits for the store
-            full = None if self._links is None else self._links.waiting_for
-            waiting = late or self.source.waiting_for or waiting or full
-        if leader.still and leader.agenda.standing.mode == "deleting":
-            waiting = self._deletes()
-        return {
-            "at": self.ports.clock.time(),
-            **self._measures.shown(),
-            "binlog": self._binlog,
-            "epoch": leader.epoch,
-            "leader": self.host.incarnation,
-            "state": leader.state,
-            "mode": leader.agenda.standing.mode,
-            "definition": leader.agenda.standing.definition,
-            "commands": {
-                "running": leader.agenda.running,
-                "done": leader.agenda.finished,
-                "apart": sorted(leader.agenda.apart),
-                "waiting": leader.agenda.waiting(),
-            },
-            "halted": self._halted() if leader.state == HALTED else None,
-            "ended": leader.ended,
-            "checkpoint": {
-                "number": leader.base,
-                "completed_at": leader.completed_at,
-                "in_flight": leader.in_flight[0] if leader.in_flight else None,
-                "interval_seconds": leader.settings.interval_seconds,
-            },
-            "waiting_for": waiting,
-            "source_host": self.source.hosts.chosen,
-            "failures": leader.failures if resting else 0,
-            "retry_at": leader.retry_at if resting else None,
-            "limits": dataclasses.asdict(leader.limits),
-            "source": enumerator.stream_status if enumerator else {},
-            "channels": self._links.state() if self._links is not None else {},
-            "marks": self.marks.shown(),
-            "rates": self._rated,
-        }
-
-    def _deletes(self) -> str:
-        """What a pipeline that is being deleted waits for."""
-        if self.commanding.purging:
-            return (
-                "a Spark writer, to drop the lake tables of the deleted pipeline; if the lake can't be reached any"
-                f" more, `cutline pipeline leave-lake {self.name}` deletes the pipeline without that"
-            )
-        failed = f"; the last try failed: {self._not_deleted}" if self._not_deleted else ""
-        return f"the removal of what the store and Redis have of it{failed}"
-
-    def _halted(self) -> str:
-        """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
-        if not self.leader.lost:
-            return self.leader.cause
-        # a run ends when its pipeline halts, and its control service with it
-        way = f"pipeline read-again {self.name}" if self._environment.run is None else "run FILE --read-again"
-        return (
-            f"{self.leader.cause}. What helps: `cutline {way}` reads every table again, from the source's present"
-            " position; the lake shows the last content until then"
+    def _status(self) -> EnumeratorStatus:
+        return dataclasses.replace(
+            of_leader(self.leader, self.name, part_of_run=self._environment.run is not None),
+            at=self.ports.clock.time(),
+            counters=self._measures.counters(),
+            histograms=self._measures.histograms(),
+            leader=self.host.incarnation,
+            waiting_for=self._waiting_for(),
+            binlog=self._binlog,
+            source_host=self.source.hosts.chosen,
+            channels=self._links.state() if self._links is not None else {},
+            marks=self.marks.shown(),
+            rates=self._shown.rates,
         )
 
+    def _waiting_for(self) -> str | None:
+        leader = self.leader
+        if leader.still and leader.agenda.standing.mode == "deleting":
+            return deletion_awaits(self.name, purging=self.commanding.purging, failed=self._not_deleted)
+        waiting = leader.waiting_for(self.loop.now())
+        if leader.state == RESTING or leader.still:
+            return waiting
+        part = None if self.parts is None else self.parts.waiting_for
+        late = part if leader.leads else self._awaited.late  # it says itself which entry waits for the store
+        full = None if self._links is None else self._links.waiting_for
+        return late or self.source.waiting_for or waiting or full
+
     def _tables(self) -> str | None:
-        """The tables for the status, in JSON; None if the status is up to date. Only changed tables are formatted anew.
-        All are sent again now and then, since Redis may have been emptied."""
+        """The tables for the status, in JSON; None if the status is up to date."""
         if self.leader.enumerator is not None:
             self._last_tables = self.leader.enumerator.tables
-        tables = self._last_tables
-        if not tables and self.leader.enumerator is None:
+        elif not self._last_tables:
             return None
-        changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
-        for name, table in changed.items():
-            before = self._shown.get(name)
-            if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
-                about = {"table": name, "cause": table.cause}
-                log.error("pipeline %s: %s is quarantined: %s", self.name, name, table.cause, extra=about)
-        now = self.ports.clock.monotonic()
-        self._rated = self._rates.shown(changed, now)
-        if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
-            return None
-        self._shown, self._shown_at = dict(tables), now
-        self._lines = {name: line for name, line in self._lines.items() if name in tables}
-        for name, table in changed.items():
-            line = {
-                "phase": table.phase,
-                "generation": table.generation,
-                "rows_done": table.rows_done,
-                "rows_estimate": table.estimate,
-                "splits_done": table.splits_done,
-                "splits_total": table.splits_total,
-                "cause": table.cause,
-            }
-            self._lines[name] = f"{json.dumps(name)}:{json.dumps(line)}"
-        return "{" + ",".join(self._lines.values()) + "}"
+        return self._shown.changed(self._last_tables, self.ports.clock.monotonic())
 
     # --- effects ---
 
@@ -456,7 +388,7 @@ class EnumeratorDriver:
                 await self._close()
                 self.epoch, self.marks = effect.epoch, Marks(self.ports.clock)
                 logs.note(epoch=effect.epoch)
-                about = {"cause": self.leader.cause}
+                about = {"cause": str(self.leader.cause)}
                 log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
                 self._measures.count("epochs")
                 incarnation = self.host.incarnation
@@ -535,7 +467,7 @@ class EnumeratorDriver:
             return JournalRead(
                 tail=tail,
                 base=base,
-                answered=newest.request if isinstance(newest, CheckpointEntry) else None,
+                answered=request_of(newest.request) if isinstance(newest, CheckpointEntry) else None,
                 anew=last.anew if isinstance(last, EpochEntry) else None,
                 floor=epoch.floor if isinstance(epoch, EpochEntry) else 0,
                 highest=newest.highest if isinstance(newest, CheckpointEntry) else 0,
@@ -640,14 +572,13 @@ class EnumeratorDriver:
     async def _sweep(self) -> None:
         """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
         with suppress(Unavailable):
-            removed = await self.ports.pools.sweep.call(self.store.sweep)
+            removed = await self.ports.pools.sweep.call(self.store.removal.sweep)
             log.info("pipeline %s: removed %d files of earlier epochs", self.name, len(removed))
 
     def _restored(self, plan: Plan, base: int) -> Enumerator:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
-        check_ids(entry.tables)
         self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 

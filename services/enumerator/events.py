@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import UNLIMITED, Key, Limits
-from cutline.common.mesh.topology import Topology
+from cutline.common.mesh.messages import Key
+from cutline.common.mesh.topology import READER, STREAM_READER, Topology
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import Anew, CheckpointEntry, Entry
+from cutline.services.enumerator.requests import Request
 from cutline.services.enumerator.splitter import KeyRange
 
 
@@ -25,8 +28,7 @@ from cutline.services.enumerator.splitter import KeyRange
 class Plan:
     """The epoch's members, and the part of the pipeline's definition that the enumerator needs."""
 
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    topology: Topology
     chunk_rows: int
     exact: bool
     quarantine_changed: bool = False  # a table whose columns changed (schema_changes: halt)
@@ -34,19 +36,19 @@ class Plan:
     limits: Limits = UNLIMITED
 
     @property
-    def topology(self) -> Topology:
-        """The channels between the members."""
-        return Topology(self.readers, self.writers)
+    def readers(self) -> tuple[str, ...]:
+        """The members that read chunks."""
+        return self.topology.named(READER)
 
     @property
     def stream_reader(self) -> str:
         """The reader that holds the incremental split."""
-        return self.readers[0]
+        return STREAM_READER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The part of the pipeline's definition that the leader needs (see `Plan`). `readers` and `writers`: how many to
+    """The part of the pipeline's definition that the leader needs (see `Plan`). `services`: how many of each role to
     wait for."""
 
     chunk_rows: int
@@ -55,8 +57,7 @@ class Settings:
     snapshot_only: bool
     interval_seconds: float
     reads_again: bool = False  # every table, where the source lost the stream's position (source.lost_position)
-    readers: int = 1
-    writers: int = 1
+    services: Mapping[str, int] = field(default_factory=lambda: {"reader": 1, "writer": 1})
     limits: Limits = UNLIMITED
 
 
@@ -71,7 +72,7 @@ class MemberSeen:
     role: str
     leaving: bool = False
     failed_epoch: int = 0
-    failed: str | None = None
+    failed: Cause | None = None
     halts: bool = False
     lost: Loss = Loss.NOTHING
 
@@ -99,7 +100,7 @@ class JournalRead(Event):
 
     tail: int
     base: int | None
-    answered: str | None = None
+    answered: Request | None = None
     anew: Anew | None = None
     floor: int = 0
     highest: int = 0
@@ -134,7 +135,7 @@ class EpochFailed(Event):
     """The epoch lost a channel, a part or an answer. `halts`: no retry can mend that; `lost`: what the source lost."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool = False
     lost: Loss = Loss.NOTHING
 
@@ -300,7 +301,7 @@ class TableFound:
     integer_key: bool = False
     chunk_rows: int | None = None
     chunk_key: tuple[str, ...] = ()
-    fault: str | None = None
+    fault: Cause | None = None
     hidden: bool = False
     gone: bool = False
 
@@ -384,7 +385,7 @@ class SplittingFailed(Event):
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
     restart: bool
 
 
@@ -394,7 +395,7 @@ class TableLockedOut(Event):
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,11 +44,12 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import Loss, ProtocolError
+from cutline.common.limits import Limits
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
-from cutline.common.mesh.messages import Limits
-from cutline.common.mesh.topology import ENUMERATOR, Topology
+from cutline.common.mesh.topology import ENUMERATOR, ROLES, Role, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command
 from cutline.common.store.records import Anew, EpochEntry, Members
@@ -86,6 +87,7 @@ from cutline.services.enumerator.events import (
     WriteEntry,
 )
 from cutline.services.enumerator.machine import Enumerator
+from cutline.services.enumerator.requests import THE_STOP, CommandRequest, Request
 
 GATHER_SECONDS = 10.0  # the longest wait for the configured number of members
 SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members change
@@ -94,7 +96,6 @@ SILENT_SECONDS = 10.0  # checkpoints at one place inside a transaction for so lo
 DOUBT_SECONDS = 10.0  # how long a checkpoint may take before the journal is read again
 MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
 MENDED_SECONDS = 120.0  # a checkpoint this late in an epoch ends a row of halts: by then a reader is sure of a loss
-THE_STOP = "the stop"  # the request of the checkpoint at the pipeline's stop
 STEADY_SECONDS = 60.0  # a failure after a longer epoch is the first in a row
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
@@ -191,6 +192,20 @@ def pause_seconds(failures: int, run: str) -> float:
     longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 2, 30))
     return longest * (1.0 - sha256(f"{run}:{failures}".encode()).digest()[0] / 256 / 5)
 
+_FIRST = Cause(Code.STARTED, "the pipeline's first start")
+_LEASE_LOST = Cause(Code.STARTED, "the lease was lost")
+_LEAVING = Cause(Code.MEMBERS, "services of this epoch are leaving")
+_NEWCOMERS = Cause(Code.MEMBERS, "new services are present")
+
+
+def _anothers(slot: int) -> Cause:
+    return Cause(Code.STARTED, f"slot {slot} of the journal holds another leader's entry")
+
+
+def _refused(slot: int) -> Cause:
+    sentence = f"slot {slot} of the journal was refused: the entry before it is gone from the store"
+    return Cause(Code.PROTOCOL, sentence, "see what removed it; restore the store from a backup")
+
 
 class Leader:
     """The machine of one enumerator service for one pipeline, from its start to its end.
@@ -202,7 +217,15 @@ class Leader:
     these.
     """
 
-    def __init__(self, *, incarnation: str, run: str, settings: Settings, part_of: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        incarnation: str,
+        run: str,
+        settings: Settings,
+        part_of: str | None = None,
+        roles: tuple[Role, ...] = ROLES,
+    ) -> None:
         self.incarnation = incarnation
         self.run = run
         self.settings = settings
@@ -210,7 +233,7 @@ class Leader:
         self.definition = 1  # the version of the definition that has these settings
         self.agenda = Agenda()
         self.state = IDLE
-        self.cause = "a new leader took over"
+        self.cause = Cause(Code.STARTED, "a new leader took over")
         self.lost = Loss.NOTHING  # by the source, for which the newest epoch failed
         self.anew: Anew | None = None  # why this epoch began anew, or the next one will, without a checkpoint so far
         self._lost_again = False  # the next epoch begins anew, since the source lost the position
@@ -218,13 +241,13 @@ class Leader:
         self.base: int | None = None  # the newest checkpoint on the chain
         self.floor = 0  # of the next epoch, or of this one: see EpochEntry
         self.epoch = 0
-        self.readers: tuple[str, ...] = ()  # incarnations, in plan order
-        self.writers: tuple[str, ...] = ()
+        self._roles = roles
+        self.services: dict[str, tuple[str, ...]] = {}  # of this epoch: incarnations by role, in plan order
         self.process: Process | None = None
         self.enumerator: Enumerator | None = None
         self.members: tuple[MemberSeen, ...] = ()
-        self.requests: list[str] = []  # savepoints that are still to be taken
-        self.answered: str | None = None  # the request of checkpoint `base`
+        self.requests: list[Request] = []  # checkpoints that are still to be taken
+        self.answered: Request | None = None  # by checkpoint `base`
         self._saving_commands = 0  # the last command of the enumerator that is in the checkpoint in flight
         self.kept_commands = 0  # in the checkpoint `base`
         self._inside: tuple[Position | None, float] | None = None  # the place of cuts inside a transaction, since when
@@ -237,13 +260,13 @@ class Leader:
         self._led_since = 0.0  # in this epoch
         self._doubted_at = 0.0  # when we last read the journal because a checkpoint took long
         self.completed_at = 0.0  # of the newest checkpoint
-        self.in_flight: tuple[int, str | None] | None = None  # slot, request
+        self.in_flight: tuple[int, Request | None] | None = None  # slot, request
         self._wanted: str | None = None  # nonce of the entry that is being written
         # Slot, request and commands of a checkpoint whose entry may be in the journal, or may still come to be there.
-        self._ordered: tuple[int, str | None, int] | None = None
+        self._ordered: tuple[int, Request | None, int] | None = None
         self._since = 0.0  # when gathering began, or newcomers appeared
-        self._rescale: str | None = None  # why the members must change, after a checkpoint
-        self._expected = {"reader": settings.readers, "writer": settings.writers}  # how many to wait for
+        self._rescale: Cause | None = None  # why the members must change, after a checkpoint
+        self._expected = {role.name: settings.services[role.name] for role in roles}  # how many to wait for
         self._nonces = 0
         self.halts = 0  # epochs in a row that ended by a fault that no retry can mend
         self.failures = 0  # epochs in a row that failed
@@ -264,7 +287,7 @@ class Leader:
                 effects = self._end_epoch()
                 self.agenda.forget()
                 self.requests = [request for request in self.requests if self.agenda.awaits(request)]
-                self.state, self.cause, self._lost_again = IDLE, "the lease was lost", False
+                self.state, self.cause, self._lost_again = IDLE, _LEASE_LOST, False
                 return effects
         effects = handler(self, event, now)
         return effects + self.agenda.go_on(self, now)
@@ -306,7 +329,7 @@ class Leader:
     def _outcome_refused(self, event: OutcomeRefused, now: float) -> list[Effect]:
         if not self.agenda.outcome_refused(event.n) or self.reads or self.proposes:
             return []
-        return self.begin_anew(f"another leader has finished command {event.n}")
+        return self.begin_anew(Cause(Code.STARTED, f"another leader has finished command {event.n}"))
 
     def _delete(self) -> list[Effect]:
         return [DeletePipeline()] if self.agenda.standing.mode == "deleting" and self.still else []
@@ -377,15 +400,15 @@ class Leader:
         """Whether no epoch is opened since it would fail."""
         return self.state == HALTED
 
-    def may_have(self, command: Command, request: str) -> bool:
-        """Whether a checkpoint that the journal has, or may have since its entry was ordered, answers `request`, or has
-        the command, if it is one of the enumerator."""
+    def may_have(self, command: Command) -> bool:
+        """Whether a checkpoint that the journal has, or may have since its entry was ordered, answers the command's
+        request, or has the command, if it is one of the enumerator."""
         _, asked, last = self._ordered or (0, None, 0)
         if command.kind in TABLE_KINDS:
             return command.n <= max(last, self.kept_commands if self.leads else 0)
-        return request in (asked, self.answered)
+        return CommandRequest(n=command.n) in (asked, self.answered)
 
-    def request(self, request: str) -> None:
+    def request(self, request: Request) -> None:
         """Ask for a checkpoint that answers `request`."""
         if request not in self.requests and (self.in_flight is None or self.in_flight[1] != request):
             self.requests.append(request)
@@ -395,17 +418,17 @@ class Leader:
         savepoint. A leader of another mesh on the same store goes on."""
         self._ending = self._ending or (run is not None and run == self._part_of)
 
-    def withdraw(self, request: str) -> None:
+    def withdraw(self, request: Request) -> None:
         """Ask no more for that checkpoint; if it is in flight, its entry answers nothing."""
         self.requests = [other for other in self.requests if other != request]
         if self.in_flight is not None and self.in_flight[1] == request:
             self.in_flight = self.in_flight[0], None
 
-    def begin_anew(self, cause: str) -> list[Effect]:
+    def begin_anew(self, cause: Cause) -> list[Effect]:
         """End the epoch, if one is open, and begin the next one."""
         return self._next_epoch(cause)
 
-    def stand_still(self, cause: str) -> list[Effect]:
+    def stand_still(self, cause: Cause) -> list[Effect]:
         """End the epoch, if one is open, and begin none."""
         effects = self._end_epoch()
         self.state, self.cause, self.halts, self.failures = STOPPED, cause, 0, 0
@@ -430,19 +453,19 @@ class Leader:
     def _watch(self, event: Observed, now: float) -> list[Effect]:
         """End the epoch if a member is lost, or change its members after a checkpoint."""
         present = {member.incarnation: member for member in self.members}
-        for incarnation in (*self.readers, *self.writers):
+        for incarnation in self._members():
             member = present.get(incarnation)
             if member is None:
-                return self._next_epoch(f"service {incarnation} is gone")
+                return self._next_epoch(Cause(Code.MEMBERS, f"service {incarnation} is gone"))
             if member.failed is not None and member.failed_epoch == self.epoch:
-                cause = f"{member.role} {incarnation} gave up: {member.failed}"
+                cause = member.failed.before(f"{member.role} {incarnation} gave up: ")
                 return self._failed(cause, now, halts=member.halts, lost=member.lost)
-        if any(present[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
-            self._rescale = "services of this epoch are leaving"  # after a checkpoint, so that no work is repeated
+        if any(present[incarnation].leaving for incarnation in self._members()):
+            self._rescale = _LEAVING  # after a checkpoint, so that no work is repeated
         elif self.ended is not None or not self._has_newcomers():  # a pipeline that has ended needs no more of them
             self._since = now
         elif now - self._since > SETTLE_SECONDS:
-            self._rescale = "new services are present"
+            self._rescale = _NEWCOMERS
         if self.in_flight is not None and now - max(self.started_at, self._doubted_at) > DOUBT_SECONDS:
             # Members may have followed a newer epoch, of a leader that is gone: then our checkpoint never completes.
             self._doubted_at = now
@@ -451,30 +474,34 @@ class Leader:
 
     def _has_newcomers(self) -> bool:
         """Whether services are present that this epoch lacks."""
-        return not self._present() <= {*self.readers, *self.writers}
+        return not self._present() <= self._members().keys()
+
+    def _members(self) -> dict[str, None]:
+        """The incarnations of this epoch's members, role by role."""
+        return dict.fromkeys(incarnation for role in self._roles for incarnation in self.services[role.name])
 
     def _present(self) -> frozenset[str]:
-        return frozenset({*self._staying("reader"), *self._staying("writer")})
+        return frozenset(incarnation for role in self._roles for incarnation in self._staying(role.name))
 
     def _staying(self, role: str) -> tuple[str, ...]:
         return tuple(sorted(m.incarnation for m in self.members if m.role == role and not m.leaving))
 
     def _expect(self) -> None:
         """The configured count, lowered when a service leaves deliberately, until a replacement joins."""
-        for role, ordered in (("reader", self.settings.readers), ("writer", self.settings.writers)):
+        for role in self._expected:
             staying, leave = len(self._staying(role)), any(m.leaving and m.role == role for m in self.members)
             bound = min if leave else max
-            self._expected[role] = bound(self._expected[role], min(staying, ordered))
+            self._expected[role] = bound(self._expected[role], min(staying, self.settings.services[role]))
 
     # --- epochs ---
 
-    def _next_epoch(self, cause: str) -> list[Effect]:
+    def _next_epoch(self, cause: Cause) -> list[Effect]:
         effects = self._end_epoch()
         self.halts = 0
         self.state, self.cause = READING, cause
         return [*effects, ReadJournal()]
 
-    def _failed(self, cause: str, now: float, *, halts: bool, lost: Loss) -> list[Effect]:
+    def _failed(self, cause: Cause, now: float, *, halts: bool, lost: Loss) -> list[Effect]:
         steady = self.state == LEADING and now - self._led_since > STEADY_SECONDS
         self.failures = 1 if steady else self.failures + 1
         self.halts = self.halts + 1 if halts else 0
@@ -522,13 +549,13 @@ class Leader:
         self.definition = self.agenda.definition
         self.anew = self.agenda.anew("lost" if self._lost_again else event.anew)
         if not self.agenda.leads:
-            return self.stand_still(f"the pipeline is {self.agenda.orders.mode}") + self._delete()
+            return self.stand_still(Cause(Code.ASKED, f"the pipeline is {self.agenda.orders.mode}")) + self._delete()
         self.state, self._since = GATHERING, now
         return self._gather(event, now)
 
     def _journal_looked_at(self, event: JournalRead, now: float) -> list[Effect]:
         if event.tail > self.tail and self._wanted is None:
-            return self._next_epoch(f"slot {event.tail} of the journal holds another leader's entry")
+            return self._next_epoch(_anothers(event.tail))
         return []
 
     def _epoch_failed(self, event: EpochFailed, now: float) -> list[Effect]:
@@ -537,11 +564,11 @@ class Leader:
         return self._failed(event.cause, now, halts=event.halts, lost=event.lost)
 
     def _gather(self, event: Event, now: float) -> list[Effect]:
-        readers, writers = self._staying("reader"), self._staying("writer")
-        full = len(readers) >= self._expected["reader"] and len(writers) >= self._expected["writer"]
-        if not readers or not writers or (not full and now - self._since < GATHER_SECONDS):
+        found = {role.name: self._staying(role.name) for role in self._roles}
+        full = all(len(staying) >= self._expected[role] for role, staying in found.items())
+        if not all(found.values()) or (not full and now - self._since < GATHER_SECONDS):
             return []
-        self.readers, self.writers, self.state = readers, writers, PROPOSING
+        self.services, self.state = found, PROPOSING
         return [self._propose(now)]
 
     def _propose(self, now: float) -> WriteEntry:
@@ -550,8 +577,8 @@ class Leader:
             nonce=self._nonce(),
             leader=self.incarnation,
             base=self.base,
-            members=Members(enumerator=self.incarnation, readers=self.readers, writers=self.writers),
-            cause=self.cause if self.tail else "the pipeline's first start",
+            members=Members(enumerator=self.incarnation, by_role=self.services),
+            cause=self.cause if self.tail else _FIRST,
             written_at=now,
             definition=self.definition,
             anew=self.anew,
@@ -573,14 +600,11 @@ class Leader:
         if event.nonce == self._wanted:  # it is written, and the answer was lost
             return self._written(event.slot, now)
         if event.slot == self.tail + 1 and event.nonce.startswith(f"{self.incarnation}:{self.run}:"):
-            return self._next_epoch(f"slot {event.slot} of the journal holds an earlier entry of ours, written late")
+            sentence = f"slot {event.slot} of the journal holds an earlier entry of ours, written late"
+            return self._next_epoch(Cause(Code.STARTED, sentence))
         if event.slot == self.tail + 1:
             # It counts as a failure, so that a journal which refuses every entry is not asked without a pause.
-            cause = (
-                f"slot {event.slot} of the journal holds another leader's entry"
-                if event.nonce
-                else f"slot {event.slot} of the journal was refused: the entry before it is gone from the store"
-            )
+            cause = _anothers(event.slot) if event.nonce else _refused(event.slot)
             return self._failed(cause, now, halts=False, lost=Loss.NOTHING)
         return []
 
@@ -614,10 +638,8 @@ class Leader:
         return self._checkpoint(now)
 
     def _plan(self) -> Plan:
-        topology = Topology.of(len(self.readers), len(self.writers))
         return Plan(
-            readers=topology.readers,
-            writers=topology.writers,
+            topology=Topology.of(self.services, self._roles),
             chunk_rows=self.settings.chunk_rows,
             exact=self.settings.exact,
             quarantine_changed=self.settings.quarantine_changed,
@@ -645,8 +667,8 @@ class Leader:
     def _to_the_enumerator(self, event: Event, now: float) -> list[Effect]:
         assert self.process is not None
         assert self.enumerator is not None
-        if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
-            effects = self.enumerator.handle(event, now)  # writers send only `PartSaved`, outside the cut
+        if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.topology.unmarked:
+            effects = self.enumerator.handle(event, now)  # they send only `PartSaved`, outside the cut
         else:
             effects = self.process.handle(event, now)
         return [self._entry(effect, now) if isinstance(effect, WriteCheckpoint) else effect for effect in effects]
@@ -707,7 +729,7 @@ class Leader:
             epoch=self.epoch,
             nonce=self._nonce(),
             kept=self.agenda.keeps(request),
-            request=request,
+            request=None if request is None else request.text,
             name=self.agenda.name_of(request),
             written_at=now,
         )
@@ -728,8 +750,8 @@ class Leader:
             raise ProtocolError(f"entry {self._wanted} is awaited, while {state} with nothing to be written")
         if state == PROPOSING and self._wanted is None:
             raise ProtocolError("an epoch is proposed and its entry is not awaited")
-        if state in (PROPOSING, OPENING, LEADING) and not (self.readers and self.writers):
-            raise ProtocolError(f"{state} an epoch without a reader or without a writer")
+        if state in (PROPOSING, OPENING, LEADING) and not all(self.services.get(role.name) for role in self._roles):
+            raise ProtocolError(f"{state} an epoch without a member of each role")
         if state in (OPENING, LEADING) and not self.epoch <= tail:
             raise ProtocolError(f"{state} epoch {self.epoch}, and slot {tail} is the last")
         if self.base is not None and self.base > tail:

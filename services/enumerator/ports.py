@@ -10,6 +10,7 @@ from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import SourceConfig
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import Position
+from cutline.common.status.parts import BinlogStatus
 from cutline.services.sources.mysql.binlog_age import Place
 
 
@@ -44,7 +45,7 @@ class Source(Protocol):
         """Answer FindTables, DescribeTable, FindRange, FindBound, FindStop or FindPlace. A server that does not answer
         is asked again until it does, so this never raises Unavailable and may never return."""
 
-    async def binlog(self, *, read: Place | None, needed: Collection[Place]) -> Any:
+    async def binlog(self, *, read: Place | None, needed: Collection[Place]) -> BinlogStatus:
         """How much of its binlog the source has, as the status shows it; one try. Raises CutlineError or OSError."""
 
     def interrupt(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import closing
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import CutlineError, SourceLost
 from cutline.common.mesh.parts import load_head
-from cutline.common.mesh.topology import reader_name
+from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
@@ -19,7 +19,7 @@ def place_after(store: PipelineStore, n: int) -> Position | None:
     """Where main reads on after a restore to checkpoint `n`; None if it reads nothing. Blocks. ProtocolError if that
     checkpoint or a part of it is gone."""
     entry = store.entry(n)
-    if not isinstance(entry, CheckpointEntry) or (part := entry.parts.get(reader_name(0))) is None:
+    if not isinstance(entry, CheckpointEntry) or (part := entry.parts.get(STREAM_READER)) is None:
         return None
     head = load_head(store, part)
     main = head.get("cursors", {}).get("main")

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from cutline.common.causes import joined
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import (
@@ -26,6 +27,7 @@ from cutline.common.errors import (
 )
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
+from cutline.common.status.parts import BinlogStatus
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
@@ -154,8 +156,8 @@ class SourceReader:
                 if not answer.done():
                     answer.set_result(found[table_id])
 
-    async def binlog(self, *, read: Place | None, needed: Collection[Place]) -> dict[str, Any]:
-        """The status `binlog`: how far the source's binlog goes on after `read`, for how long it still has all that is
+    async def binlog(self, *, read: Place | None, needed: Collection[Place]) -> BinlogStatus:
+        """A look at the source's binlog: how far it goes on after `read`, for how long it still has all that is
         `needed`, and for how long Cutline's oldest transaction there has been open. Ask it rarely. Raises what `look`
         raises, after one try.
         """
@@ -164,25 +166,19 @@ class SourceReader:
             partial(self._on_connection, lambda connection, _: oldest_transaction_seconds(connection))
         )
         oldest = logs.oldest_of(needed)
-        files = [logs.files[0].file]
-        if oldest is not None and 0 <= oldest < len(logs.files) - 1:
-            files.append(logs.files[oldest + 1].file)
         begun = {}
-        for file in files:
+        for file in () if oldest is None or not 0 <= oldest < len(logs.files) - 1 else (logs.files[oldest + 1].file,):
             found = self._begun.get(f"{logs.server} {file}")
             begun[file] = await self._places_thread.call(partial(self._places.begun, file)) if found is None else found
         self._begun = {f"{logs.server} {file}": at for file, at in begun.items()}
-        return {
-            "server_uuid": logs.server,
-            "oldest_file": logs.files[0].file,
-            "oldest_at": begun[logs.files[0].file],
-            "retention_seconds": logs.retention_seconds,
-            "left_seconds": logs.seconds_left(needed, begun.__getitem__),
-            "lag_bytes": logs.bytes_after(read),
-            "clock_offset_seconds": logs.clock_offset_seconds,
-            "oldest_transaction_seconds": oldest_seconds,
-            "at": time.time(),
-        }
+        return BinlogStatus(
+            at=time.time(),
+            left_seconds=logs.seconds_left(needed, begun.__getitem__),
+            lag_bytes=logs.bytes_after(read),
+            retention_seconds=logs.retention_seconds,
+            clock_offset_seconds=logs.clock_offset_seconds,
+            oldest_transaction_seconds=oldest_seconds,
+        )
 
     def interrupt(self) -> None:
         """Break off the open questions, whose answers are no longer wanted."""
@@ -283,7 +279,7 @@ class SourceReader:
             case SourceLost(cause=cause):
                 return TableFound(table_id=table_id, fault=cause, hidden=True)
         if info.faults:
-            return TableFound(table_id=table_id, fault="; ".join(info.faults))
+            return TableFound(table_id=table_id, fault=joined(info.faults))
         return TableFound(
             table_id=table_id,
             schema=replace(
@@ -324,7 +320,7 @@ def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Even
     try:
         return ask()
     except TableLocked as error:
-        return TableLockedOut(table_id=table_id, generation=generation, cause=str(error))
+        return TableLockedOut(table_id=table_id, generation=generation, cause=error.cause)
     except SourceLost as error:  # NextGeneration if the table or a column of its key is gone
         again = isinstance(error, NextGeneration)
         return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=again)

@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Protocol
 
+from cutline.common.causes import Cause, Code
 from cutline.common.commands.rules import Refusal, table_refusal, unknown_table
 from cutline.common.mesh.machine import Effect, Send
 from cutline.common.mesh.messages import ExcludeTable, PauseTable, TablePaused
@@ -32,8 +33,9 @@ from cutline.services.enumerator.tables import (
     Table,
 )
 
-ASKED = "a person asked for it to be read again"
-LOST = "the lake table lost data"
+ASKED = Cause(Code.ASKED, "a person asked for it to be read again")
+_PURGED = Cause(Code.PURGED, "the source has purged the changes that came while it was paused, so it is read again")
+LOST = Cause(Code.LAKE, "the lake table lost data")
 """Why the Spark writer asks, which names the generation: once that is over, there is nothing to do."""
 
 
@@ -67,7 +69,7 @@ class Machine(Protocol):
     def include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
         """Hand a table to the incremental split."""
 
-    def fail(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
+    def fail(self, table_id: str, generation: int, cause: Cause, restart: bool) -> list[Effect]:
         """Quarantine a table, or read it again."""
 
     def stop_when_over(self) -> list[Effect]:
@@ -140,8 +142,7 @@ def place_found(machine: Machine, table_id: str, generation: int, kept: bool) ->
     if kept:
         return machine.include(table, table.looked_at)
     machine.put(dataclasses.replace(table, phase=WAITING, splitter=None))
-    cause = "the source has purged the changes that came while it was paused"
-    return machine.fail(table_id, generation, cause, restart=True)
+    return machine.fail(table_id, generation, _PURGED, restart=True)
 
 
 def table_paused(machine: Machine, report: TablePaused) -> list[Effect]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import State
 from cutline.common.mesh.messages import CompletedSplit, from_plain, to_plain
@@ -44,7 +45,7 @@ class Table:
     splits_done: int = 0
     rows_done: int = 0
     estimate: int = 0
-    cause: str | None = None
+    cause: Cause | None = None
     # At rest because of the table's state at the source, so looked at now and then: dropped, hidden, or not copyable
     # since it was created again.
     awaited: bool = False
@@ -209,7 +210,7 @@ def _to_json(table: Table) -> dict[str, Any]:
         "splitter": table.splitter.to_json() if table.splitter else None,
         "low": table.low.to_json() if table.low else None, "high": table.high.to_json() if table.high else None,
         "splitsDone": table.splits_done, "rowsDone": table.rows_done,
-        "estimate": table.estimate, "cause": table.cause,
+        "estimate": table.estimate, "cause": table.cause.to_json() if table.cause else None,
         "awaited": table.awaited, "before": table.before.hash if table.before else None,
         **{key: value for key, value in rare.items() if value},
     }  # fmt: skip
@@ -234,7 +235,7 @@ def _from_json(
         splits_done=value["splitsDone"],
         rows_done=value["rowsDone"],
         estimate=value["estimate"],
-        cause=value["cause"],
+        cause=Cause.from_json(value["cause"]) if value["cause"] else None,
         awaited=value["awaited"],
         before=schemas[value["before"]] if value["before"] else None,
         pausing=value.get("pausing", False),

@@ -10,6 +10,7 @@ from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.common.threads import Threads
 from cutline.services.reader.driver import ReaderDriver
+from cutline.services.reader.source import MysqlSource
 from cutline.services.sources.mysql.binlog import scanner
 
 _JOINING = Threads("join", 4)  # for all pipelines: it loads parts from the store, and no source is asked
@@ -25,7 +26,7 @@ async def main() -> None:
     host = Host.of_process("reader", Environment.read())
 
     async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        await (await _JOINING.call(ReaderDriver, host, store, entry, index)).run()
+        await (await _JOINING.call(ReaderDriver, host, store, entry, index, MysqlSource)).run()
 
     await host.serve(join)
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import pyarrow as pa
 
 from cutline.common.errors import SourceRefused, Unavailable
-from cutline.common.mesh.messages import Limits, SnapshotSplit
+from cutline.common.limits import Limits
+from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.mesh.ports import Ports
 from cutline.services.reader.pace import Pace
-from cutline.services.sources.mysql.chunk import ChunkEnd, Window
-from cutline.services.sources.mysql.connection import Connection
-from cutline.services.sources.mysql.kept import KEPT_SECONDS, KeptConnection
-from cutline.services.sources.mysql.server import threads_running
+from cutline.services.reader.ports import ChunkItems, Source
+from cutline.services.sources.contract import ChunkResult
 
 LARGE_BYTES = 16 << 20
+REST_SECONDS = 2.5  # between two looks for what no chunk has needed for a while
 BUSY_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
 SILENT_SECONDS = 10.0
@@ -30,37 +30,26 @@ class ChunkReading:
     """The chunks of one reader. Each is read one batch ahead of the one that is asked for, so that SELECT and sending
     overlap; but not after a large batch, which is held alone.
 
-    All chunks and their window are read in one thread: one chunk is closed before the next one begins. Another one asks
-    how the server does meanwhile.
-    `connect` opens a connection to the source, `kept` has the one on which chunks are read.
+    All chunks are read in one thread: one chunk is closed before the next one begins. Another one asks how the server
+    does meanwhile.
     """
 
     def __init__(
-        self,
-        connect: Callable[[], Connection],
-        kept: KeptConnection,
-        window: Window,
-        *,
-        max_threads_running: int | None,
-        ports: Ports,
-        name: str = "reader",
+        self, source: Source, *, max_threads_running: int | None, ports: Ports, name: str = "reader"
     ) -> None:
         """`name`: the pipeline's, for its threads."""
         self.split: SnapshotSplit
-        self._clock = ports.clock
-        self.kept = kept
-        self.window = window
+        self._source, self._chunks, self._clock = source, source.chunks, ports.clock
         self._obstacle: str | None = None  # while the source is too busy or unreachable
         self._asked_at: float | None = None  # monotonic: since then an answer of the source is awaited
-        self._connect = connect
         self._max_threads_running = max_threads_running
         self._quiet_at = float("-inf")  # when the source was last seen to be not too busy, monotonic
         self._pace = Pace(now=self._clock.monotonic())
         self._limits_changed = asyncio.Event()
-        self._batches: Generator[pa.RecordBatch | ChunkEnd, None, None] | None = None
+        self._batches: ChunkItems | None = None
         own = ports.pools.own
         self._thread, self._questions = own(f"{name}-chunks", 1), own(f"{name}-questions", 1)
-        self._ahead: asyncio.Task[pa.RecordBatch | ChunkEnd] | None = None
+        self._ahead: asyncio.Task[pa.RecordBatch | ChunkResult] | None = None
 
     @property
     def waiting_for(self) -> str | None:
@@ -81,29 +70,28 @@ class ChunkReading:
         finally:
             self._asked_at = None
 
-    def begin(self, split: SnapshotSplit, batches: Generator[pa.RecordBatch | ChunkEnd, None, None]) -> None:
+    def begin(self, split: SnapshotSplit) -> None:
         """Start reading this chunk; the one before has ended, or failed."""
-        self.split, self._batches, self._ahead = split, batches, None
+        self.split, self._batches, self._ahead = split, self._chunks.read(split), None
 
-    async def next(self) -> pa.RecordBatch | ChunkEnd:
-        """The next batch, or the end, after which there is no more. Raises what `read_chunk` raises."""
+    async def next(self) -> pa.RecordBatch | ChunkResult:
+        """The next batch, or the end, after which there is no more. Raises what `Chunks.read` raises."""
         with self._awaited():
             item = await (self._ahead or self._read())
-        alone = isinstance(item, ChunkEnd) or item.nbytes > LARGE_BYTES
+        alone = isinstance(item, ChunkResult) or item.nbytes > LARGE_BYTES
         self._ahead = None if alone else self._read()
         return item
 
-    def _read(self) -> asyncio.Task[pa.RecordBatch | ChunkEnd]:
+    def _read(self) -> asyncio.Task[pa.RecordBatch | ChunkResult]:
         assert self._batches is not None
         return asyncio.create_task(self._thread.call(partial(next, self._batches)))
 
     async def rest(self) -> None:
-        """Close what no chunk has needed for a while, the connection and the window's dump; never returns."""
+        """Close what no chunk has needed for a while; never returns."""
         while True:
-            await asyncio.sleep(KEPT_SECONDS / 2)
-            for held in (self.kept, self.window):
-                if held.due:
-                    await self._thread.call(held.rest)
+            await asyncio.sleep(REST_SECONDS)
+            if self._chunks.due:
+                await self._thread.call(self._chunks.rest)
 
     def close(self) -> None:
         """End the SELECT, and all connections, as soon as the batch being read has arrived."""
@@ -113,7 +101,7 @@ class ChunkReading:
         self._questions.end()
 
     def _close(self) -> None:
-        with closing(self.window), closing(self.kept):
+        with closing(self._chunks):
             if self._batches is not None:
                 self._batches.close()
 
@@ -140,11 +128,11 @@ class ChunkReading:
         most, since = self._max_threads_running, self._clock.time()
         if most is None or self._clock.monotonic() - self._quiet_at < BUSY_PAUSE_SECONDS:
             return
-        connection = None
+        probe = None
         try:
             with self._awaited():
-                connection = await self._questions.call(self._connect)
-            while (running := await self._questions.call(threads_running, connection)) > most:
+                probe = await self._questions.call(self._source.probe)
+            while (running := await self._questions.call(probe.threads_running)) > most:
                 measured = f"Threads_running is {running}, over snapshot.max_threads_running {most}"
                 if self._obstacle is None:
                     log.warning("no chunk is read while the source is busy: %s", measured)
@@ -155,8 +143,8 @@ class ChunkReading:
             log.warning("could not ask the source how busy it is: %s", error)
         finally:
             self._obstacle, self._quiet_at = None, self._clock.monotonic()
-            if connection is not None:
-                connection.close()
+            if probe is not None:
+                probe.close()
 
     async def source_reachable(self, pause: float) -> None:
         """Return when the source accepts connections, after `pause` seconds at the earliest.
@@ -169,7 +157,7 @@ class ChunkReading:
                 await asyncio.sleep(min(pause, LONGEST_PAUSE_SECONDS))
                 try:
                     with self._awaited():
-                        (await self._questions.call(self._connect)).close()
+                        (await self._questions.call(self._source.probe)).close()
                     return
                 except (Unavailable, SourceRefused) as error:
                     self._obstacle = f"the source (unreachable for {self._clock.time() - since:.0f} s): {error}"

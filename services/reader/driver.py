@@ -1,7 +1,7 @@
 """The driver of one reader in one epoch of one pipeline: carries out the orders of its machine (machine.py).
 
-Chunk rows come through chunk_reading.py, changes from one `BinlogCursor` for each cursor of the machine; both run in
-threads of their own, and each result is the machine's next event.
+Chunk rows come through chunk_reading.py, changes from one cursor of the source for each cursor of the machine; both
+are read in threads of their own, and each result is the machine's next event.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import (
     NextGeneration,
@@ -27,7 +28,7 @@ from cutline.common.errors import (
     TableLocked,
     Unavailable,
 )
-from cutline.common.measures import Measures
+from cutline.common.measures import Counted, Measures
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.loop import Loop
@@ -36,12 +37,12 @@ from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, PartSaving, load_part
 from cutline.common.mesh.ports import Pool
-from cutline.common.mesh.topology import Topology, reader_name
+from cutline.common.mesh.topology import READER, WRITER, Topology, member_name
+from cutline.common.status.parts import ReaderStatus
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.reader.chunk_reading import ChunkReading
 from cutline.services.reader.events import (
-    ChangeBatch,
     ChangesRead,
     ChunkFailed,
     ChunkRead,
@@ -50,19 +51,14 @@ from cutline.services.reader.events import (
     ContinueChunk,
     ReadChanges,
     ReadChunk,
-    SchemaChanged,
     SetLimits,
-    TableFaulted,
 )
 from cutline.services.reader.machine import Reader
-from cutline.services.reader.tables import MAIN, StreamTable
+from cutline.services.reader.ports import Cursor, OpenSource
+from cutline.services.reader.tables import MAIN
 from cutline.services.reader.unsaved import Unsaved
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
-from cutline.services.sources.mysql.binlog.routes import Route
-from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
-from cutline.services.sources.mysql.hosts import GRACE_SECONDS, Hosts
-from cutline.services.sources.mysql.kept import KeptConnection
-from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
+from cutline.services.sources.contract import Changes, ChunkResult, GenerationEnded, TableUnreadable
+from cutline.services.sources.mysql.hosts import GRACE_SECONDS
 
 RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000
@@ -78,20 +74,22 @@ log = logging.getLogger("cutline.reader")
 class ReaderDriver:
     """A reader in one epoch of one pipeline: carries out what the machine orders."""
 
-    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
+    def __init__(
+        self, host: Host, store: PipelineStore, entry: EpochEntry, index: int, open_source: OpenSource
+    ) -> None:
+        """Blocks: it reads the store."""
         definition = store.definition(entry.definition)
         if definition is None:
             raise ProtocolError(
-                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
-                " back"
+                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition",
+                "put its file back",
             )
         self.host, self.ports, self.store, self.epoch = host, host.ports, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
-        self.name = reader_name(index)
-        readers, writers = entry.members.readers, entry.members.writers
-        topology = Topology.of(len(readers), len(writers))
-        unsaved = Unsaved(self.config.checkpoint.max_unsaved_bytes // len(readers), base=entry.base)
-        self.machine = Reader(name=self.name, writers=topology.writers, stream=index == 0, unsaved=unsaved)
+        self.name = member_name(READER, index)
+        topology = Topology.of(entry.members.by_role)
+        unsaved = Unsaved(self.config.checkpoint.max_unsaved_bytes // topology.counts[READER.name], base=entry.base)
+        self.machine = Reader(name=self.name, writers=topology.named(WRITER), stream=index == 0, unsaved=unsaved)
         if index == 0 and entry.base is not None:
             base = store.entry(entry.base)
             if not isinstance(base, CheckpointEntry):
@@ -113,27 +111,19 @@ class ReaderDriver:
             self.name,
             inbound=topology.inbound(self.name),
             outbound=topology.outbound(self.name),
-            channels=len(readers) * len(writers),
+            channels=topology.rows_channels(),
         )
         self.process = process
         self.loop = Loop(self._handle, self._perform, self.ports.clock)
         self.marks = Marks(self.ports.clock)
         self.rows_sent = self.bytes_sent = 0
-        self.cursors: dict[str, tuple[BinlogCursor, Pool]] = {}
-        self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
-        server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
-        self.hosts = Hosts(self.config.source)
+        self.cursors: dict[str, tuple[Cursor, Pool]] = {}
+        self.source = open_source(self.config, index)
+        self.hosts = self.source.hosts
         self.streams = index == 0
-        self.chunks = ChunkReading(
-            self.hosts.connect,
-            KeptConnection(self.hosts.connect, self.hosts.leads_on),
-            Window(BinlogCursor(self.hosts.connect, server_id=server_id)),
-            max_threads_running=self.config.snapshot.max_threads_running,
-            name=store.name,
-            ports=self.ports,
-        )
+        most = self.config.snapshot.max_threads_running
+        self.chunks = ChunkReading(self.source, max_threads_running=most, name=store.name, ports=self.ports)
         self.waiting_for: str | None = None
-        self.aged = AgedPositions()
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
         self.measures = Measures()
@@ -175,18 +165,7 @@ class ReaderDriver:
             case ReadChunk(split=split):
                 log.info("pipeline %s: reading chunk %s", self.store.name, split.split_id)
                 self.chunk_began_at = self.ports.clock.monotonic()
-                self.chunks.begin(
-                    split,
-                    read_chunk(
-                        self.chunks.kept,
-                        split,
-                        mode=self.config.snapshot.chunks,
-                        seconds=self.config.snapshot.max_select_seconds,
-                        identity=self.config.options_of(split.table_id).identity,
-                        aged=self.aged,
-                        window=self.chunks.window,
-                    ),
-                )
+                self.chunks.begin(split)
                 self.loop.spawn(self._next_rows(split))
             case ContinueChunk():
                 self.loop.spawn(self._next_rows(self.chunks.split))
@@ -214,29 +193,20 @@ class ReaderDriver:
             item = await self.chunks.next()
         except TableLocked as error:
             log.info("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
-            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.WAIT)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=Remedy.WAIT)
         except (Unavailable, SourceRefused) as error:
             log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
-            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.RETRY)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=Remedy.RETRY)
         except SourceLost as error:
             remedy = Remedy.RESTART if isinstance(error, NextGeneration) else Remedy.QUARANTINE
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=remedy)
-        if isinstance(item, ChunkEnd):
+        if isinstance(item, ChunkResult):
             faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
             for cause in faults.values():
                 return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
             self.measures.observe("chunk_read", self.ports.clock.monotonic() - self.chunk_began_at)
-            return ChunkRead(
-                split_id=split_id,
-                attempt=attempt,
-                rows=item.rows,
-                checksum=item.checksum,
-                low=item.low,
-                high=item.high,
-                schema=item.schema,
-                cut_at=item.cut_at,
-            )
+            return ChunkRead(split_id=split_id, attempt=attempt, result=item)
         await self.chunks.spend(item.num_rows, item.nbytes)
         return ChunkRowsRead(split_id=split_id, attempt=attempt, rows=item.num_rows, size=item.nbytes, body=item)
 
@@ -246,9 +216,7 @@ class ReaderDriver:
         pause, longest = RETRY_SECONDS
         while True:
             if order.cursor not in self.cursors:
-                server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != MAIN)
-                connect = self.hosts.connect_main if order.cursor == MAIN else self.hosts.connect
-                opened = BinlogCursor(connect, server_id=server_id, schema_changes=self.config.schema_changes)
+                opened = self.source.cursor(order.cursor, ids_taken=self.ids_taken)
                 self.cursors[order.cursor] = opened, self.ports.pools.own(f"{self.store.name}-{order.cursor}", 1)
             cursor, thread = self.cursors[order.cursor]
             try:
@@ -278,28 +246,18 @@ class ReaderDriver:
         """The source no longer has what the tables that catch up need: they are read again, and main goes on."""
         log.warning("%s can't catch up and are read again: %s", ", ".join(sorted(order.routes)), error)
         faults = tuple(
-            TableFaulted(table_id=name, generation=table.generation, cause=error.cause, restart=True)
+            GenerationEnded(table_id=name, generation=table.generation, cause=error.cause)
             for name, table in order.routes.items()
         )
-        return ChangesRead(cursor=order.cursor, position=order.after, rows=0, faults=faults)
+        return ChangesRead(cursor=order.cursor, changes=Changes(position=order.after, rows=0, faults=faults))
 
-    def _routes(self, order: ReadChanges) -> dict[str, Route]:
-        """The order's routes in the cursor's form; those unchanged since its last read are reused."""
-        before, made = self.routes.get(order.cursor, ({}, {}))
-        if order.routes is not before:
-            made = {
-                name: made[name] if before.get(name) is table else _route(table) for name, table in order.routes.items()
-            }
-            self.routes[order.cursor] = order.routes, made
-        return made
-
-    def _read(self, cursor: BinlogCursor, order: ReadChanges) -> Changes:
+    def _read(self, cursor: Cursor, order: ReadChanges) -> Changes:
         self.hosts.must_have(order.cursor, order.after)
         if order.cursor == MAIN and not cursor.connected:
             self.hosts.release()
         return cursor.read(
             order.after,
-            self._routes(order),
+            order.routes,
             until=order.until,
             max_rows=CHANGES_ROWS,
             max_bytes=CHANGES_BYTES,
@@ -309,49 +267,27 @@ class ReaderDriver:
         )
 
     def _changes_read(self, order: ReadChanges, changes: Changes) -> ChangesRead:
-        faults = [
-            TableFaulted(table_id=f.table_id, generation=f.generation, cause=f.cause, restart=f.restart)
-            for f in changes.faults
-        ]
-        faults += [
-            TableFaulted(table_id=name, generation=order.routes[name].generation, cause=cause, restart=False)
+        lost = {fault.table_id for fault in changes.faults}
+        unreadable = tuple(
+            TableUnreadable(table_id=name, generation=order.routes[name].generation, cause=cause)
             for name, cause in self._zero_dates(changes.zero_dates).items()
-            if name not in {fault.table_id for fault in faults}
-        ]
-        return ChangesRead(
-            cursor=order.cursor,
-            position=changes.position,
-            rows=changes.rows,
-            rows_inside=changes.rows_inside,
-            batches=tuple(
-                ChangeBatch(
-                    table_id=b.table_id,
-                    generation=b.generation,
-                    schema=b.schema_hash,
-                    rows=b.rows,
-                    size=b.batch.nbytes,
-                    body=b.batch,
-                )
-                for b in changes.batches
-            ),
-            schemas=tuple(
-                SchemaChanged(table_id=c.table_id, generation=c.generation, seq=c.seq, new=c.new)
-                for c in changes.schemas
-            ),
-            faults=tuple(faults),
-            source_time=changes.source_time,
-            idle=changes.idle,
-            stopped=changes.stopped,
+            if name not in lost
         )
+        if unreadable:
+            changes = dataclasses.replace(changes, faults=changes.faults + unreadable)
+        return ChangesRead(cursor=order.cursor, changes=changes)
 
-    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, str]:
+    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, Cause]:
         """Count dates that became null, by table and column; with `zero_dates: quarantine`, each table's fault."""
         self.zero_dates.update(found)
         if self.config.values.zero_dates is None:
             return {}
         return {
-            table_id: f"{table_id} has a zero or partial date in its column {column}; correct those rows, or set"
-            " values.zero_dates to null"
+            table_id: Cause(
+                Code.VALUE,
+                f"{table_id} has a zero or partial date in its column {column}",
+                "correct those rows, or set values.zero_dates to null",
+            )
             for table_id, column in found
         }
 
@@ -374,47 +310,30 @@ class ReaderDriver:
     async def _publish_status(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
-            status = {
-                **self.measures.shown(),
-                "at": self.ports.clock.time(),
-                "epoch": self.epoch,
-                "seq": self.machine.seq,
-                "cursors": cursors,
-                "waiting_for": self._obstacle(),
-                "channels": self.links.state(),
-                "marks": self.marks.shown(),
-                "rows_total": self.rows_sent,
-                "bytes_total": self.bytes_sent,
-                "source_host": self.hosts.chosen,
-                "main_host": self.hosts.main if self.streams else None,
-                "counters": [
-                    ["zero_dates", {"table": table_id, "column": column}, count]
+            status = ReaderStatus(
+                at=self.ports.clock.time(),
+                counters=tuple(
+                    Counted("zero_dates", {"table": table_id, "column": column}, count)
                     for (table_id, column), count in self.zero_dates.items()
-                ],
-            }
+                ),
+                histograms=self.measures.histograms(),
+                epoch=self.epoch,
+                waiting_for=self._obstacle(),
+                channels=self.links.state(),
+                marks=self.marks.shown(),
+                rows_total=self.rows_sent,
+                bytes_total=self.bytes_sent,
+                source_host=self.hosts.chosen,
+                main_host=self.hosts.main if self.streams else None,
+            )
             with suppress(Unavailable):
-                await self.ports.notes.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
+                await self.ports.notes.put_member_status(self.store.key, self.name, status)
                 if self.hosts.several:
                     found = await self.ports.notes.status(self.store.key)
                     if self.streams:
-                        self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
+                        self.hosts.prefer(found.enumerator.source_host)
                     else:
                         self.hosts.follow(found, now=self.ports.clock.time())
-
-
-def _route(table: StreamTable) -> Route:
-    chunks = ChunkHighs(table.schema.key_columns, table.splits) if table.splits else None
-    return Route(
-        table_id=table.table_id,
-        generation=table.generation,
-        schema=table.schema,
-        low=table.low,
-        high=table.high,
-        chunks=chunks,
-        live=table.live,
-        looked_at=table.looked_at,
-    )
 
 
 def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:

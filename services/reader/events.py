@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.causes import Cause
+from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import Key, Limits, Remedy, SnapshotSplit
-from cutline.common.positions import High, Low, Position, Stop
-from cutline.common.schema import TableSchema
-from cutline.services.reader.tables import StreamTable
+from cutline.common.mesh.messages import Remedy, SnapshotSplit
+from cutline.common.positions import Position, Stop
+from cutline.services.sources.contract import Changes, ChunkResult, Route
 
 # --- facts -----------------------------------------------------------------------------------------------------------
 
@@ -31,16 +32,11 @@ class ChunkRowsRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRead(Event):
-    """All rows of the chunk were read, or, if it was cut short, those before `cut_at`."""
+    """All rows of the chunk were read, or, if it was cut short, those before `result.cut_at`."""
 
     split_id: str
     attempt: int
-    rows: int
-    checksum: str
-    low: Low
-    high: High
-    schema: TableSchema
-    cut_at: Key | None = None
+    result: ChunkResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,62 +45,16 @@ class ChunkFailed(Event):
 
     split_id: str
     attempt: int
-    cause: str
+    cause: Cause
     remedy: Remedy = Remedy.QUARANTINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeBatch:
-    """Changes of one table in a `ChangesRead`; `_seq` inside `body` counts from the start of that read."""
-
-    table_id: str
-    generation: int
-    schema: str
-    rows: int
-    size: int = 0  # bytes
-    body: Any = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChanged:
-    """From change `seq` of that read on the table has schema `new`. Also sent when unchanged, to confirm a schema that
-    was assumed."""
-
-    table_id: str
-    generation: int
-    seq: int
-    new: TableSchema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFaulted:
-    """The stream can't go on with this table: read it again (`restart`), else quarantine it."""
-
-    table_id: str
-    generation: int
-    cause: str
-    restart: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesRead(Event):
-    """The answer to `ReadChanges`: everything for its routes from `after` to `position`. `stopped`: `position` is
-    the stop.
-
-    `rows_inside`: how many of its rows belong to the transaction that `position` is inside of; None: perhaps all.
-    `idle`: the source had no more.
-    """
+    """The answer to `ReadChanges`: everything for its routes, from its `after` on."""
 
     cursor: str
-    position: Position
-    rows: int
-    rows_inside: int | None = None
-    batches: tuple[ChangeBatch, ...] = ()
-    schemas: tuple[SchemaChanged, ...] = ()
-    faults: tuple[TableFaulted, ...] = ()
-    source_time: float | None = None
-    idle: bool = False
-    stopped: bool = False
+    changes: Changes
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -133,7 +83,7 @@ class ReadChanges(Effect):
 
     cursor: str
     after: Position
-    routes: Mapping[str, StreamTable]
+    routes: Mapping[str, Route]
     until: Position | None = None
     at_boundary: bool = False
     stop: Stop | None = None

@@ -46,6 +46,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
@@ -83,7 +84,6 @@ from cutline.common.mesh.messages import (
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import High, Low, Position, Stop, beyond
 from cutline.services.reader.events import (
-    ChangeBatch,
     ChangesRead,
     ChunkFailed,
     ChunkRead,
@@ -92,12 +92,11 @@ from cutline.services.reader.events import (
     ContinueChunk,
     ReadChanges,
     ReadChunk,
-    SchemaChanged,
     SetLimits,
-    TableFaulted,
 )
 from cutline.services.reader.tables import CATCH_UP, MAIN, StreamTable, StreamTables
 from cutline.services.reader.unsaved import Unsaved
+from cutline.services.sources.contract import Changes, GenerationEnded, SchemaChange, TableChanges, TableFault
 
 HELD_SPLITS = 2
 INSIDE_ROWS = 200_000
@@ -117,14 +116,13 @@ class Cursor:
     rows_inside: int = 0
     asked: bool = False
 
-    def take(self, event: ChangesRead) -> None:
+    def take(self, read: Changes) -> None:
         """Move to where the answer ends."""
-        before, here = self.position, event.position
-        rows = event.rows if event.rows_inside is None else event.rows_inside
+        before, here, rows = self.position, read.position, read.rows_inside
         self.rows_inside = (self.rows_inside if here.same_transaction(before) else 0) + rows if here.inside else 0
         self.position, self.asked = here, False
-        if event.source_time is not None:
-            self.source_time = event.source_time
+        if read.source_time is not None:
+            self.source_time = read.source_time
 
 
 class Reader:
@@ -283,25 +281,26 @@ class Reader:
             ]
         ends: list[Effect]
         if isinstance(event, ChunkRead):
+            result = event.result
             end = ChunkEnd(
                 split_id=split.split_id,
                 table_id=split.table_id,
                 generation=split.generation,
                 attempt=split.attempt,
-                rows=event.rows,
-                schema=event.schema.hash,
+                rows=result.rows,
+                schema=result.schema.hash,
             )
             report = SplitReport(
                 split_id=split.split_id,
                 table_id=split.table_id,
                 generation=split.generation,
                 attempt=split.attempt,
-                rows=event.rows,
-                checksum=event.checksum,
-                low=event.low,
-                high=event.high,
-                schema=event.schema,
-                cut_at=event.cut_at,
+                rows=result.rows,
+                checksum=result.checksum,
+                low=result.low,
+                high=result.high,
+                schema=result.schema,
+                cut_at=result.cut_at,
             )
             ends = [Send(receiver=writer, message=end), Send(receiver=ENUMERATOR, message=report)]
         else:
@@ -355,49 +354,49 @@ class Reader:
         return self._go_on()
 
     def _changes(self, event: ChangesRead) -> list[Effect]:
-        cursor = self.cursors.get(event.cursor)
+        cursor, read = self.cursors.get(event.cursor), event.changes
         if cursor is None or not cursor.asked:
             raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
-        self._moved = event.position != cursor.position
+        self._moved = read.position != cursor.position
         resumes, self._was_silent = self._moved and self._was_silent, self._was_silent and not self._moved
-        cursor.take(event)
-        if event.cursor == MAIN and event.stopped:
+        cursor.take(read)
+        if event.cursor == MAIN and read.stopped:
             # That read may have begun before the place of the stop was known.
             self.at_stop = self._asked_stop == self._stop()
         effects: list[Effect] = [Send(receiver=ENUMERATOR, message=StreamCaughtUp())] if resumes else []
 
-        def table_of(item: ChangeBatch | SchemaChanged | TableFaulted) -> StreamTable | None:
+        def table_of(item: TableChanges | SchemaChange | TableFault) -> StreamTable | None:
             """The table, if this read was for it: not excluded, and of no newer generation."""
             table = self.tables.get(item.table_id)
             return table if table and table.generation == item.generation and table.cursor == event.cursor else None
 
-        for change in event.schemas:
+        for change in read.schemas:
             if table := table_of(change):
                 self._tables.add_schema(change.new)
                 self._tables.put(dataclasses.replace(table, looked_at=None, schema=change.new))
-        for batch in event.batches:
-            if table_of(batch):
+        for changed in read.batches:
+            if table_of(changed):
                 records = Records(
-                    table_id=batch.table_id,
-                    generation=batch.generation,
-                    schema=batch.schema,
-                    rows=batch.rows,
+                    table_id=changed.table_id,
+                    generation=changed.generation,
+                    schema=changed.schema_hash,
+                    rows=changed.rows,
                     seq_base=self.seq,
-                    body=batch.body,
+                    body=changed.batch,
                 )
-                effects.append(Send(receiver=self._writer_of(batch.table_id), message=records))
-                effects += self._count(batch.size)
-        self.seq += event.rows
+                effects.append(Send(receiver=self._writer_of(changed.table_id), message=records))
+                effects += self._count(changed.size)
+        self.seq += read.rows
         if event.cursor == MAIN and self._backlog is not None:
-            self._backlog += event.rows
-            if event.idle:
+            self._backlog += read.rows
+            if read.idle:
                 if self._backlog:
                     effects.append(Send(receiver=ENUMERATOR, message=StreamCaughtUp()))
                 self._backlog = None
-        for fault in event.faults:
+        for fault in read.faults:
             if table_of(fault):
                 self._tables.remove(fault.table_id)
-                state = TableState.RESTART if fault.restart else TableState.FAULT
+                state = TableState.RESTART if isinstance(fault, GenerationEnded) else TableState.FAULT
                 effects.append(self._report(fault.table_id, fault.generation, state, fault.cause))
         return effects + self._go_on()
 
@@ -457,10 +456,11 @@ class Reader:
         passed = self._began_after(place)
         for table in list(self.tables.values()):
             if passed or (table.cursor == MAIN and not table.live):
-                cause_of, at = ("the stream began", self.begin) if passed else ("its snapshot ended", table.high)
-                cause = (
-                    f"{table.table_id} can't be shown at the stop, {place}: {cause_of} at {at}, after it; name a later"
-                    " stop, or start at an earlier place in the binlog"
+                late, at = ("the stream began", self.begin) if passed else ("its snapshot ended", table.high)
+                cause = Cause(
+                    Code.PLACE,
+                    f"{table.table_id} can't be shown at the stop, {place}: {late} at {at}, after it",
+                    "name a later stop, or start at an earlier place in the binlog",
                 )
                 self._tables.remove(table.table_id)
                 effects.append(self._report(table.table_id, table.generation, TableState.FAULT, cause))
@@ -507,7 +507,7 @@ class Reader:
         self._tables.remove(table.table_id)
         if not self.at_stop or self.stop_place is None:
             return self._report(table.table_id, table.generation, TableState.RESTART, error.cause)
-        cause = f"{table.table_id} can't be shown at the stop, {self.stop_place}: {error.cause}"
+        cause = error.cause.before(f"{table.table_id} can't be shown at the stop, {self.stop_place}: ")
         return self._report(table.table_id, table.generation, TableState.FAULT, cause)
 
     def _meet(self) -> list[Effect]:
@@ -636,7 +636,7 @@ class Reader:
     def _stop(self) -> Stop | None:
         return self.stop if self.stop_place is None else Stop.at(self.stop_place)
 
-    def _report(self, table_id: str, generation: int, state: TableState, cause: str | None = None) -> Send:
+    def _report(self, table_id: str, generation: int, state: TableState, cause: Cause | None = None) -> Send:
         report = TableReport(table_id=table_id, generation=generation, state=state, cause=cause)
         return Send(receiver=ENUMERATOR, message=report)
 

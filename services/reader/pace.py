@@ -6,7 +6,7 @@ no debt, so a new limit begins without one.
 
 from __future__ import annotations
 
-from cutline.common.mesh.messages import UNLIMITED, Limits
+from cutline.common.limits import UNLIMITED, Limits
 
 
 class Pace:

@@ -18,23 +18,17 @@ from cutline.common.mesh.machine import State
 from cutline.common.mesh.messages import CompletedSplit, StreamedTable, from_plain, to_plain
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import TableSchema
+from cutline.services.sources.contract import Route
 
 MAIN, CATCH_UP = "main", "catch-up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTable:
-    """One table of the incremental split."""
+class StreamTable(Route):
+    """One table of the incremental split, as its cursor takes it. Its `schema` comes from the catalogue while
+    `looked_at` is set: no row event has confirmed it yet."""
 
-    table_id: str
-    generation: int
-    schema: TableSchema
-    low: Low
-    high: High
-    splits: tuple[CompletedSplit, ...] = ()
     cursor: str | None = None  # None: waits for main's answer, or for the next round
-    live: bool = False
-    looked_at: Low | None = None  # `schema` is what the catalogue had then; no row event has confirmed it yet
     pausing: bool = False  # a person paused it: it leaves between two transactions
 
 

@@ -37,9 +37,17 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.loop import in_store
-from cutline.common.mesh.presence import Registry, tables
+from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect, place
+from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High
+from cutline.common.status.parts import (
+    SPARK_WRITER,
+    PipelineStatus,
+    ReaderStatus,
+    SparkWriterStatus,
+    TableStatus,
+)
 from cutline.common.store.commands import Command, Outcome
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
@@ -147,13 +155,13 @@ class Run:
         self._view = view
         self._interrupts = 0
         self._woken = asyncio.Event()
-        self._status: dict[str, dict[str, Any]] = {}
+        self._status = PipelineStatus()
         self._notes: tuple[str, ...] = ()
         self._publication: Publication | None = None
         self._published = 0
         self._target: High | None = None
         self._asked: asyncio.Task[High] | None = None  # the source, for that target
-        self._spark_failed_at: tuple[float, ...] = ()
+        self._spark_failed_at: tuple[float | None, ...] = ()
 
     async def go(self) -> None:
         """Run until Ctrl-C or `until`; return if all is well, else raise the error that names the cause."""
@@ -227,7 +235,7 @@ class Run:
     def _fetching(self, done: int, total: int) -> None:
         """Show how much of Spark's jars is fetched; called while they are fetched, which an error raised here ends."""
         if self._interrupts:
-            raise CutlineError("stopped while fetching Spark's jars; the same command fetches them again")
+            raise CutlineError("stopped while fetching Spark's jars", "the same command fetches them again")
         self._view.update({}, notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
 
     def _interrupted(self) -> None:
@@ -290,8 +298,8 @@ class Run:
             shutil.rmtree(self._temporary, ignore_errors=True)
             await redis.aclose()
 
-    def _tables(self) -> Mapping[str, Any]:
-        return tables(self._status)
+    def _tables(self) -> Mapping[str, TableStatus]:
+        return self._status.tables
 
     async def _look(self, store: PipelineStore) -> None:
         """Restart children that ended, show the newest status, and wait LOOK_SECONDS or for a signal."""
@@ -313,26 +321,28 @@ class Run:
                 self._published = numbers[-1]
         except Unavailable as error:
             notes.append(f"{error}; trying again")
-        for part, status in sorted(self._status.items()):
-            if status.get("halted"):
-                raise CutlineError(f"the pipeline halted: {status['halted']}; see {self._workdir / 'logs'}")
-            if part != "enumerator" and (reason := status.get("waiting_for") or status.get("error")):
-                again = f"; starting again in {status['again_seconds']:g} s" if "again_seconds" in status else ""
-                notes.append(f"{part} waits for {reason}" if status.get("waiting_for") else f"{part}: {reason}{again}")
-        self._check_spark(self._status.get("spark_writer", {}))
+        if halted := self._status.enumerator.halted:
+            raise CutlineError(halted.before("the pipeline halted: ").advised(f"see {self._workdir / 'logs'}"))
+        members = {**self._status.readers, **self._status.writers}
+        notes += [f"{name} waits for {part.waiting_for}" for name, part in sorted(members.items()) if part.waiting_for]
+        if (failure := self._status.spark_writer.failure) is not None:
+            notes.append(f"{SPARK_WRITER}: {failure.cause}; starting again in {failure.again_seconds:g} s")
+        self._check_spark(self._status.spark_writer)
         self._view.update(self._status, notes=(*notes, *self._notes))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), LOOK_SECONDS)
         self._woken.clear()
 
-    def _check_spark(self, status: Mapping[str, Any]) -> None:
+    def _check_spark(self, spark: SparkWriterStatus) -> None:
         """End the run once the Spark writer has failed SPARK_HALTS times in a row by a fault that no retry removes."""
-        if status.get("kind") not in ("ConfigError", "ProtocolError"):
+        failure = spark.failure
+        if failure is None or failure.kind not in ("ConfigError", "ProtocolError"):
             self._spark_failed_at = ()
-        elif status["at"] not in self._spark_failed_at:
-            self._spark_failed_at = (*self._spark_failed_at, status["at"])
+            return
+        if spark.at not in self._spark_failed_at:
+            self._spark_failed_at = (*self._spark_failed_at, spark.at)
         if len(self._spark_failed_at) >= SPARK_HALTS:
-            raise (ConfigError if status["kind"] == "ConfigError" else CutlineError)(str(status["error"]))
+            raise (ConfigError if failure.kind == "ConfigError" else CutlineError)(failure.cause)
 
     def _write_run_file(self) -> None:
         content = {
@@ -346,7 +356,7 @@ class Run:
 
     def _ended(self) -> int | None:
         """The checkpoint at the pipeline's stop, None if it is not published yet."""
-        last: int | None = self._status.get("enumerator", {}).get("ended")
+        last = self._status.enumerator.ended
         return last if last is not None and self._published >= last else None
 
     async def _done(self) -> bool:
@@ -360,7 +370,7 @@ class Run:
             return not unpublished(tables, self._publication)
         if self._target is None and not pending(tables):
             if self._asked is None:
-                at = self._status.get("reader-0", {}).get("source_host")
+                at = self._status.readers.get(STREAM_READER, ReaderStatus()).source_host
                 self._asked = asyncio.create_task(_SOURCE.call(flushed_high, self._config, at=at))
             if not (await asyncio.wait([self._asked], timeout=LOOK_SECONDS))[0]:
                 self._notes = ("waiting for the source to say where its binlog ends",)
@@ -389,7 +399,7 @@ class Run:
         self._view.say("taking a savepoint" + ("; Ctrl-C again stops at once" if self._interrupts else ""))
         while time.monotonic() < deadline:
             if self._interrupts >= stop_at:
-                raise CutlineError("stopped without a savepoint; the same command resumes from the last checkpoint")
+                raise CutlineError("stopped without a savepoint", "the same command resumes from the last checkpoint")
             outcome: Outcome | None = None
             with suppress(Unavailable):
                 if command is None:
@@ -405,8 +415,8 @@ class Run:
                 self._notes = ("waiting for the savepoint's checkpoint",)
             elif outcome.state != "done":
                 raise CutlineError(
-                    f"stopped without a savepoint, since {outcome.cause}; the same command resumes from the last"
-                    " checkpoint"
+                    f"stopped without a savepoint, since {outcome.cause}",
+                    "the same command resumes from the last checkpoint",
                 )
             elif self._published < (slot := int(outcome.result["checkpoint"])):
                 self._notes = (f"the savepoint is checkpoint {slot}; waiting for its publication",)
@@ -416,8 +426,8 @@ class Run:
                 self._view.say(f"savepoint: checkpoint {slot} is published and kept; the same command resumes there")
                 return
         raise CutlineError(
-            f"no savepoint was published within {SAVEPOINT_SECONDS:.0f} s ({'; '.join(self._notes)}); "
-            "the same command resumes from the last checkpoint"
+            f"no savepoint was published within {SAVEPOINT_SECONDS:.0f} s ({'; '.join(self._notes)})",
+            "the same command resumes from the last checkpoint",
         )
 
 

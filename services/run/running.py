@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.errors import ConfigError, CutlineError
-from cutline.common.mesh.messages import Limits
+from cutline.common.limits import Limits
 from cutline.common.mesh.presence import Registry
-from cutline.common.mesh.presence import choice as choice_of
 from cutline.common.mesh.redis import connect
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.store.commands import Command, Outcome
 from cutline.common.store.store import PipelineStore
 from cutline.common.table_id import meant
@@ -22,10 +23,11 @@ CHOICE_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 
 
-async def status_of(redis_url: str, pipeline: PipelineStore) -> dict[str, dict[str, Any]]:
-    """The status parts of `pipeline`, {} if none is published; Unavailable if Redis doesn't answer."""
+async def status_of(redis_url: str, pipeline: PipelineStore) -> PipelineStatus:
+    """The status of `pipeline`, which says nothing if no service has written any; Unavailable if Redis doesn't answer.
+    """
     if pipeline.definition() is None:
-        return {}
+        return PipelineStatus()
     redis = connect(redis_url)
     try:
         return await Registry(redis).status(pipeline.key)
@@ -39,10 +41,10 @@ def ask(
     """Put a command into the store; durable on return. ConfigError if there is no such pipeline, or if the command
     makes no sense by its standing orders. After Unavailable, repeat only a call with a `key`. Blocks."""
     if not store.definition_version():
-        raise ConfigError(f"the store has no pipeline {store.name}; define it by `cutline run` or `cutline define`")
+        raise ConfigError(f"the store has no pipeline {store.name}", "define it by `cutline run` or `cutline define`")
     mode = store.commands.orders().mode
     if (refusal := rules.refusal(kind, rules.state(mode, halted=False, ended=False), arguments)) is not None:
-        raise ConfigError(f"{refusal.cause}; {refusal.remedy}")
+        raise ConfigError(Cause(Code.CONFIGURATION, refusal.cause, refusal.remedy))
     return store.commands.add(kind, arguments, by=by, now=time.time(), key=key)
 
 
@@ -60,11 +62,12 @@ def _carried_out(store: PipelineStore, command: Command, seconds: float) -> None
     outcome = outcome_of(store, command, seconds)
     if outcome is None:
         raise CutlineError(
-            f"command {command.n} ({command.kind}) of pipeline {store.name} is accepted and not carried out yet; a"
-            " leader does it in its turn, see `cutline status`"
+            f"command {command.n} ({command.kind}) of pipeline {store.name} is accepted and not carried out yet",
+            "a leader does it in its turn, see `cutline status`",
         )
     if outcome.state != "done":
-        raise CutlineError(f"command {command.n} ({command.kind}) {outcome.state}: {outcome.cause}; {outcome.remedy}")
+        sentence = f"command {command.n} ({command.kind}) {outcome.state}: {outcome.cause}"
+        raise CutlineError(sentence, outcome.remedy or "")
 
 
 def throttle(store: PipelineStore, limits: Limits) -> None:
@@ -72,10 +75,10 @@ def throttle(store: PipelineStore, limits: Limits) -> None:
     _carried_out(store, ask(store, "limits", asdict(limits), by="cutline throttle"), THROTTLE_SECONDS)
 
 
-def choose(store: PipelineStore, status: Mapping[str, Mapping[str, Any]], table: str, choice: str) -> None:
+def choose(store: PipelineStore, status: PipelineStatus, table: str, choice: str) -> None:
     """Command a choice about the commits of others to a lake table, as the status shows them, and return when the table
     keeps it. Blocks; ConfigError if there is nothing to choose, CutlineError if it is not taken in time."""
-    table = meant(table, status.get("enumerator", {}).get("tables", ()))
-    seen = choice_of(status, table, choice)["seen"]
+    table = meant(table, status.tables)
+    seen = status.choice(table, choice)
     command = ask(store, "lake", {"table": table, "choice": choice, "seen": seen}, by="cutline lake")
     _carried_out(store, command, CHOICE_SECONDS)

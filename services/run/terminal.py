@@ -7,9 +7,8 @@ redrawn in place; elsewhere plain lines are printed when something changed, seco
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,8 +16,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cutline.common.mesh.presence import tables
+from cutline.common.causes import Cause
 from cutline.common.mesh.rates import Rates
+from cutline.common.status.parts import PipelineStatus, TableStatus
 
 PLAIN_INTERVAL_SECONDS = 5.0
 _COLOURS = {"live": "green", "paused": "yellow", "quarantined": "red", "dropped": "bright_black"}
@@ -35,7 +35,7 @@ class TableLine:
     fraction: float
     rate: float
     eta_seconds: float | None
-    cause: str | None
+    cause: Cause | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,47 +56,45 @@ class Picture:
 
 
 def picture(
-    pipeline: str, status: Mapping[str, Any], *, rates: Rates, now: float, notes: tuple[str, ...] = ()
+    pipeline: str, status: PipelineStatus, *, rates: Rates, now: float, notes: tuple[str, ...] = ()
 ) -> Picture:
-    """The picture of the status parts; a part that does not exist yet is left out.
+    """The picture of the status; what no service has written yet is left out.
 
     `now` is epoch seconds, as are the times in the status.
     """
-    leader: Mapping[str, Any] = status.get("enumerator") or {}
-    spark: Mapping[str, Any] = status.get("spark_writer") or {}
-    checkpoint: Mapping[str, Any] = leader.get("checkpoint") or {}
+    leader, spark, checkpoint = status.enumerator, status.spark_writer, status.enumerator.checkpoint
     return Picture(
         pipeline=pipeline,
-        epoch=leader.get("epoch"),
-        tables=tuple(_line(name, table, rates, now) for name, table in sorted(tables(status).items())),
-        lag_seconds=_age(spark.get("source_time"), now),
-        checkpoint=checkpoint.get("number"),
-        checkpoint_age_seconds=_age(checkpoint.get("completed_at"), now),
-        in_flight=checkpoint.get("in_flight"),
-        publication=spark.get("published"),
-        publication_age_seconds=_age(spark.get("published_at"), now),
-        waiting_for=leader.get("waiting_for"),
+        epoch=leader.epoch or None,
+        tables=tuple(_line(name, table, rates, now) for name, table in sorted(status.tables.items())),
+        lag_seconds=_age(spark.source_time, now),
+        checkpoint=checkpoint.number,
+        checkpoint_age_seconds=_age(checkpoint.completed_at, now),
+        in_flight=checkpoint.in_flight,
+        publication=spark.published,
+        publication_age_seconds=_age(spark.published_at, now),
+        waiting_for=leader.waiting_for,
         notes=notes,
     )
 
 
-def _line(name: str, table: Mapping[str, Any], rates: Rates, now: float) -> TableLine:
-    phase, rows, generation = str(table["phase"]), int(table.get("rows_done") or 0), int(table.get("generation") or 1)
-    estimate, rate = table.get("rows_estimate"), rates.observe(name, generation, rows, now)
+def _line(name: str, table: TableStatus, rates: Rates, now: float) -> TableLine:
+    rows, estimate = table.rows_done or 0, table.rows_estimate
+    rate = rates.observe(name, table.generation, rows, now)
     fraction, eta = 1.0, None
-    if phase in ("waiting", "snapshot"):
+    if table.phase in ("waiting", "snapshot"):
         fraction = min(0.99, rows / estimate) if estimate else 0.0
         if estimate and rate > 0:
             eta = max(0.0, estimate - rows) / rate
     return TableLine(
         name=name,
-        phase=phase,
-        generation=generation,
+        phase=table.phase,
+        generation=table.generation,
         rows=rows,
         fraction=fraction,
         rate=rate,
         eta_seconds=eta,
-        cause=table.get("cause"),
+        cause=table.cause,
     )
 
 
@@ -205,7 +203,7 @@ class TerminalView:
         """Print one line that stays: an event, such as the restart of a service, or a savepoint."""
         self._console.print(Text(text), soft_wrap=True)
 
-    def update(self, status: Mapping[str, Any], *, notes: tuple[str, ...] = ()) -> None:
+    def update(self, status: PipelineStatus, *, notes: tuple[str, ...] = ()) -> None:
         """Show the newest status. May be called at any rate: plain lines are printed only if changed, seconds apart."""
         current = picture(self._pipeline, status, rates=self._rates, now=time.time(), notes=notes)
         if self._live is not None:

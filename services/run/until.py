@@ -10,9 +10,10 @@ Quarantined, paused and dropped tables are inactive: they are not waited for, si
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from cutline.common.positions import High
+from cutline.common.status.parts import TableStatus
 from cutline.common.store.records import Publication
 
 Until = Literal["snapshot", "caught-up"]
@@ -23,25 +24,25 @@ INACTIVE = frozenset({"quarantined", "dropped", "paused"})
 _CAUSES = {"paused": "by a person; resume it"}
 
 
-def pending(tables: Mapping[str, Any]) -> tuple[str, ...]:
+def pending(tables: Mapping[str, TableStatus]) -> tuple[str, ...]:
     """The tables that are neither live nor inactive."""
-    return tuple(sorted(name for name, table in tables.items() if table["phase"] not in ("live", *INACTIVE)))
+    return tuple(sorted(name for name, table in tables.items() if table.phase not in ("live", *INACTIVE)))
 
 
-def unpublished(tables: Mapping[str, Any], publication: Publication | None) -> tuple[str, ...]:
+def unpublished(tables: Mapping[str, TableStatus], publication: Publication | None) -> tuple[str, ...]:
     """The active tables that are not live in `publication`, in the generation of the status."""
     published = {} if publication is None else publication.tables
     missing = []
     for name, table in tables.items():
-        if table["phase"] in INACTIVE:
+        if table.phase in INACTIVE:
             continue
         entry = published.get(name)
-        if entry is None or entry.state != "live" or entry.main is None or entry.generation != table["generation"]:
+        if entry is None or entry.state != "live" or entry.main is None or entry.generation != table.generation:
             missing.append(name)
     return tuple(sorted(missing))
 
 
-def caught_up(tables: Mapping[str, Any], publication: Publication, target: High) -> bool:
+def caught_up(tables: Mapping[str, TableStatus], publication: Publication, target: High) -> bool:
     """Whether `publication` has reached `target` and every active table. SourceLost if another server wrote it."""
     if publication.position is None:  # no table was ever in the stream, so there is no position to reach
         states = {name: entry.state for name, entry in publication.tables.items()}
@@ -49,17 +50,17 @@ def caught_up(tables: Mapping[str, Any], publication: Publication, target: High)
     return target.reached_by(publication.position) and not unpublished(tables, publication)
 
 
-def not_live(tables: Mapping[str, Any]) -> str | None:
+def not_live(tables: Mapping[str, TableStatus]) -> str | None:
     """A sentence that names every table that is neither live nor dropped, or None if there is none."""
     named = [
-        f"{name} ({table['phase']}: {table.get('cause') or _CAUSES.get(table['phase'], 'no cause given')})"
+        f"{name} ({table.phase}: {table.cause or _CAUSES.get(table.phase, 'no cause given')})"
         for name, table in sorted(tables.items())
-        if table["phase"] not in ("live", "dropped")
+        if table.phase not in ("live", "dropped")
     ]
     return f"not live: {', '.join(named)}; remove these causes and run again" if named else None
 
 
-def dropped(tables: Mapping[str, Any]) -> str | None:
+def dropped(tables: Mapping[str, TableStatus]) -> str | None:
     """A sentence that names every table that was dropped at the source, or None if there is none."""
-    named = [name for name, table in sorted(tables.items()) if table["phase"] == "dropped"]
+    named = [name for name, table in sorted(tables.items()) if table.phase == "dropped"]
     return f"dropped at the source: {', '.join(named)}; the lake keeps their last content" if named else None

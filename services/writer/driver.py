@@ -14,7 +14,8 @@ from cutline.common.mesh.host import Host
 from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
-from cutline.common.mesh.topology import Topology, writer_name
+from cutline.common.mesh.topology import WRITER, Topology, member_name
+from cutline.common.status.parts import WriterStatus
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.writer.machine import Append, CutStaged, Drop, StageCut, Writer
@@ -33,8 +34,8 @@ class WriterDriver:
         self.host, self.ports, self.store = host, host.ports, store
         self.files, self.rows = files, rows
         epoch = self.epoch = entry.slot
-        topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
-        name = self.name = writer_name(index)
+        topology = Topology.of(entry.members.by_role)
+        name = self.name = member_name(WRITER, index)
         self.process = Process(
             Writer(),
             inbound=topology.cut_inbound(name),
@@ -63,18 +64,18 @@ class WriterDriver:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
             self.rows.rank(self.ports.clock.monotonic())
-            status = {
-                "at": self.ports.clock.time(),
-                "epoch": self.epoch,
-                "waiting_for": self.awaited.late or self.links.waiting_for,
-                "channels": self.links.state(),
-                "marks": self.marks.shown(),
-                "rows_total": self.rows_taken,
-                "bytes_total": self.bytes_taken,
-                "counters": self.rows.shown(),
-            }
+            status = WriterStatus(
+                at=self.ports.clock.time(),
+                counters=self.rows.shown(),
+                epoch=self.epoch,
+                waiting_for=self.awaited.late or self.links.waiting_for,
+                channels=self.links.state(),
+                marks=self.marks.shown(),
+                rows_total=self.rows_taken,
+                bytes_total=self.bytes_taken,
+            )
             with suppress(Unavailable):
-                await self.ports.notes.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
+                await self.ports.notes.put_member_status(self.store.key, self.name, status)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)

@@ -34,6 +34,7 @@ from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.file_metrics import file_metrics
 from cutline.common.measures import TableRows
+from cutline.common.ops import Op, is_any
 from cutline.common.schema import META_FIELDS, SEQ
 from cutline.common.spill import Extent, Spill
 from cutline.common.store.records import FileMetrics, PartRef, StagedFile
@@ -52,7 +53,8 @@ CLOSING_THREADS = 8
 METRICS_COLUMNS = 8192
 """The most columns of which a writer gives metrics at one cut, since an event loop encodes and decodes them at once:
 about 60 bytes each."""
-OPERATIONS = {"+I": "insert", "+U": "update", "-D": "delete", "t": "truncate"}
+OPERATIONS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.TRUNCATE: "truncate"}
+"""The operations that are counted, by the metrics' names; an image before an update counts with its update."""
 _META = pa.schema(META_FIELDS)
 
 
@@ -129,7 +131,9 @@ class _ParquetFile:
         if self._schema is None:
             self._taken, self._schema = batch.schema, _plain(batch.schema)
         elif not batch.schema.equals(self._taken, check_metadata=True):
-            raise ProtocolError(f"a batch for {self._name} has other columns than the file; the schema's hash is wrong")
+            raise ProtocolError(
+                f"a batch for {self._name} has other columns than the file: the schema's hash is wrong"
+            )
         columns = [
             column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column for column in batch.columns
         ]
@@ -191,7 +195,7 @@ class _ParquetFile:
     def finish(self) -> PartRef:
         """Give the file its name, which is durable after the store's `sync_staged`."""
         if self._schema is None:
-            raise ProtocolError(f"{self._name} was closed without a row; only a batch opens a file")
+            raise ProtocolError(f"{self._name} was closed without a row, and only a batch opens a file")
         self.leave(self._budget)
         try:
             if self._encoded is not None:
@@ -307,12 +311,12 @@ class OpenChanges:
         low, high = seq[0].as_py(), seq[-1].as_py()
         if self._seq_max is not None and low <= self._seq_max:
             raise ProtocolError(
-                f"received changes of {self._known['table']} with _seq {low} after {self._seq_max};"
-                " a batch came twice or late"
+                f"received changes of {self._known['table']} with _seq {low} after {self._seq_max}: a"
+                " batch came twice or late",
             )
         self._seq_min = low if self._seq_min is None else self._seq_min
         self._seq_max = high
-        truncates = pc.equal(batch.column(first), "t")
+        truncates = is_any(batch.column(first), Op.TRUNCATE)
         if pc.any(truncates).as_py():
             self._truncated_at = pc.max(pc.filter(seq, truncates)).as_py()
         self._file.write(batch.set_column(first + 1, _META.field(SEQ), seq))
@@ -432,6 +436,6 @@ def rows_by_operation(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
         counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary))
         # The dictionary may have texts of which there is no row.
         counted = zip(column.dictionary.to_pylist(), counts, strict=True)
-        return {OPERATIONS[op]: int(count) for op, count in counted if count}
+        return {OPERATIONS[op]: int(count) for op, count in counted if count and op in OPERATIONS}
     found = pc.value_counts(column)
-    return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist()}
+    return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist() if each["values"] in OPERATIONS}

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
 from cutline.common.journal.view import JournalView
+from cutline.common.status.parts import CompactionStatus, Files
 from cutline.common.store.records import Content, Publication, Work
 from cutline.spark_writer.sinks.side_by_side import SideBySide
 
@@ -56,18 +58,22 @@ class TableFault(ConfigError):
     `lost`: the rows that it held are gone too.
     """
 
-    def __init__(self, cause: str, *, lost: bool = False) -> None:
-        """Take the cause: one sentence with its remedy."""
-        super().__init__(cause)
+    code = Code.LAKE
+
+    def __init__(self, cause: Cause | str, remedy: str = "", *, lost: bool = False) -> None:
+        """Take the cause, or its sentence and remedy."""
+        super().__init__(cause if isinstance(cause, Cause) else Cause(self.code, cause, remedy))
         self.lost = lost
 
 
 class ForeignCommit(TableFault):
     """Other users committed `foreign` to a table, and a person must choose whether that is kept."""
 
-    def __init__(self, cause: str, foreign: Foreign) -> None:
-        """Take the cause: one sentence with its remedy."""
-        super().__init__(cause)
+    code = Code.FOREIGN_COMMIT
+
+    def __init__(self, cause: str, remedy: str, foreign: Foreign) -> None:
+        """Take the sentence and its remedy."""
+        super().__init__(cause, remedy)
         self.foreign = foreign
 
 
@@ -75,13 +81,19 @@ class Upkeep(Protocol):
     """What a sink does between applies so that it stays fast and bounded. Late or failed upkeep does no harm."""
 
     def run(self) -> bool:
-        """Do what is due; return whether `shown` has news. Raises Unavailable if a new start must continue.
+        """Do what is due; return whether the status has news. Raises Unavailable if a new start must continue.
 
         Called only while the lease is ours as far as this process knows, since what it removes is not protected by w.
         """
 
-    def shown(self, most: int) -> Mapping[str, Any]:
-        """What the status says of the sink, with the sizes of `most` tables."""
+    def files(self, most: int) -> Mapping[str, Files]:
+        """The files of the `most` largest tables, and those of all others together, for the status."""
+
+    def compaction(self) -> CompactionStatus:
+        """How much compaction still has to do, for the status."""
+
+    def applied_elsewhere(self) -> Mapping[str, str]:
+        """Why others than this process applied the last batch's changes, by table, for the status."""
 
 
 class Sink(Protocol):

@@ -41,6 +41,7 @@ from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.server import flushed_position, identify
 from cutline.spark_writer import session
 from tests.acceptance import flights
+from tests.support import records
 from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
 from tools.programs import Missing
 
@@ -300,7 +301,7 @@ def play(server: Database, folder: Path) -> int:
         demo.wait(f"a publication reaches {end.file}:{end.offset}", lambda: demo.shown_to(end))
         demo.say("the lake has caught up; Ctrl-C")
         n = demo.savepoint()
-        checkpoints = sum(1 for entry in demo.store().journal_tail() if isinstance(entry, CheckpointEntry))
+        checkpoints = sum(1 for entry in records.entries(demo.store()) if isinstance(entry, CheckpointEntry))
         demo.say(f"savepoint {n} is published; reading it back")
         total, wrong = compare(demo, n, changer.applied)
     finally:

@@ -139,14 +139,14 @@ class Changer(threading.Thread):
         done: dict[str, int] = {}
         with connection.cursor() as cursor:
             for _ in range(self._random.randint(1, 6)):
-                table, count = self._one(cursor)
+                table, count = self._next(cursor)
                 done[table] = done.get(table, 0) + count
         connection.commit()
         for table, count in done.items():
             self.applied[table] += count
         return sum(done.values())
 
-    def _one(self, cursor: Any) -> tuple[str, int]:
+    def _next(self, cursor: Any) -> tuple[str, int]:
         luck, pick = self._random.random(), self._random.randrange
         if luck < 0.45:
             key = self._flights[pick(len(self._flights))]

@@ -173,7 +173,9 @@ def app(stage: Stage) -> FastAPI:
                 "shown": t["phase"] in ("live", "catch-up"),
                 "snapshot_id": None if t["phase"] == "waiting" else 6574234402551412684 + i,
                 "position": None,
+                "code": t["cause"] and "other",
                 "cause": t["cause"],
+                "remedy": t["remedy"],
             }
             for i, t in enumerate(made.tables.values())
         ]

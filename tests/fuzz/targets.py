@@ -33,9 +33,9 @@ import pymysql
 from cutline.common.errors import ConfigError, SourceLost, Unavailable
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import TableSchema
+from cutline.services.sources.contract import Route
 from cutline.services.sources.mysql.binlog import cursor as cursor_module
 from cutline.services.sources.mysql.binlog import dump, event_bodies, event_types, scanner
-from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.result import ResultDecoder
@@ -421,8 +421,8 @@ class Streams:
         try:
             self._read(recording, _wire(bodies, 1), limits, outcome if tell else None)
         except SourceLost as error:
-            outcome.append(error.cause)
-            if not _PLACE.search(error.cause):
+            outcome.append(str(error.cause))
+            if not _PLACE.search(error.cause.sentence):
                 raise Finding(f"no file and offset: {error.cause}") from error
         except (Unavailable, ConfigError) as error:
             outcome.append(repr(error))
@@ -443,10 +443,11 @@ class Streams:
         cursor = cursor_module.BinlogCursor(_refused, server_id=1)
         given = _InputSocket(wire, 7 if limits & 4 else len(wire) + 1)
         cursor_module.time = dump.time = given  # type: ignore[assignment]
-        connection = dump.Dump(SimpleNamespace(_sock=given), server_id=1)  # type: ignore[arg-type]
+        connection: Any = SimpleNamespace(_sock=given)
+        delivery = dump.Dump(connection, server, connect=_refused, server_id=1)
         # no larger than the packets, so that the sanitizer sees what reads behind them
         usual, scanner._BUFFER = scanner._BUFFER, max(len(wire), 64)
-        cursor._stream, cursor._at = cursor.stream(connection, server, position), position
+        cursor._stream, cursor._at = cursor.stream(delivery, position), position
         scanner._BUFFER = usual
         cursor._stream.scanner.start_at(position.file, position.offset)
         routes = {} if limits & 8 else every
@@ -475,7 +476,7 @@ class Streams:
                 routes[change.table_id] = replace(routes[change.table_id], schema=change.new)
             for fault in changes.faults:
                 del routes[fault.table_id]
-                if not _PLACE.search(fault.cause):
+                if not _PLACE.search(fault.cause.sentence):
                     raise Finding(f"no file and offset: {fault.cause}")
         raise Finding(f"reading {len(wire)} bytes does not end")
 

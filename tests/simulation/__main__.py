@@ -1,5 +1,7 @@
 """`python -m tests.simulation --seeds N [--seed S] [--jobs J]`: the sweep, or the replay of one seed with its story.
 
+`--seed S --world W --shrink` runs a seed that fails again and again, with fewer and fewer of its steps.
+
 A seed has several worlds (`WORLDS`, `EVERY`), each for another part of the code; `--world` selects one."""
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tests.simulation.channels.world import ChannelWorld
 from tests.simulation.lives.world import LivesWorld
 from tests.simulation.mesh.shape import Shape
 from tests.simulation.mesh.world import World
+from tests.simulation.shrinking import run_world, shrink
 from tests.simulation.storage.world import StoreWorld
 
 WORLDS: dict[str, Any] = {
@@ -72,6 +75,19 @@ def replay(seed: int, worlds: Sequence[str]) -> int:
     return 0
 
 
+def shrunk(seed: int, name: str) -> int:
+    """Shrink a seed that fails in a world; print the steps of the shortest schedule that fails alike, and its story."""
+    found = shrink(partial(run_world, WORLDS[name], seed))
+    if found is None:
+        print(f"seed {seed} passes in its {name}")
+        return 0
+    print("\n".join(found.ended.story))
+    print(found.ended.error)
+    print(f"seed {seed} fails in its {name} with {len(found.ended.steps)} steps, after {found.runs} runs:")
+    print("\n".join(f"    {step}" for step in found.ended.steps))
+    return 1
+
+
 def sweep(
     first: int,
     seeds: int,
@@ -113,6 +129,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds")
     parser.add_argument("--seed", type=int, help="replay this one and print its story")
+    parser.add_argument("--shrink", action="store_true", help="with --seed and --world: find its shortest failure")
     parser.add_argument("--first", type=int, default=1, help="the first seed of the sweep")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--feature", choices=("start", "stop"), help="only worlds that have this")
@@ -120,6 +137,10 @@ def main() -> int:
     parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
     args = parser.parse_args()
     worlds = (args.world,) if args.world else tuple(WORLDS)
+    if args.shrink:
+        if args.seed is None or args.world is None:
+            parser.error("--shrink takes --seed and --world")
+        return shrunk(args.seed, args.world)
     if args.seed is not None:
         return replay(args.seed, worlds)
     began = time.monotonic()

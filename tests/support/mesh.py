@@ -35,16 +35,17 @@ import pymysql
 from pymysql.constants import ER
 
 from cutline.common.config.pipeline import parse
-from cutline.common.mesh.presence import merged
 from cutline.common.positions import FilePosition
 from cutline.common.schema import OP, SEQ, TableSchema
+from cutline.common.status.parts import PipelineStatus, ReaderStatus
 from cutline.common.store.chain import follow
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.sources.mysql.connection import Connection, Source, connect
 from cutline.services.sources.mysql.server import flushed_position, identify
-from tests.support import forge
+from tests.support import forge, records
 from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, mysql_system
+from tests.support.status import status_of
 from tools.programs import program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,7 +189,7 @@ class Mesh:
         """The enumerator that leads the pipeline."""
 
         def find() -> ServiceProcess | None:
-            incarnation = pipeline.status().get("enumerator", {}).get("leader")
+            incarnation = pipeline.status().enumerator.leader
             with contextlib.suppress(Exception), self.redis.client() as client:
                 body: Any = client.get(f"cutline:service:{incarnation}")
                 pid = json.loads(body)["pid"]
@@ -252,7 +253,7 @@ class Pipeline:
         """The journal so far; from any thread."""
         with self._reading:
             newest = self._entries[-1].slot if self._entries else 0
-            self._entries = [*self._entries, *self.store.journal_tail(newest)]
+            self._entries = [*self._entries, *records.entries(self.store, newest)]
             return self._entries
 
     def checkpoint(self) -> CheckpointEntry | None:
@@ -263,15 +264,21 @@ class Pipeline:
         """The epoch entries so far."""
         return [entry for entry in self.entries() if isinstance(entry, EpochEntry)]
 
-    def status(self) -> dict[str, Any]:
-        """The status that the services report; {} if Redis doesn't answer.
+    def status(self) -> PipelineStatus:
+        """The status that the services report; that of no service if Redis doesn't answer.
 
         It is of up to a second ago, so older than what the journal or the lake shows: wait for what it shall say.
         """
         with contextlib.suppress(Exception), self.mesh.redis.client() as client:
             found: Any = client.hgetall(f"cutline:status:{self.store.key}")
-            return merged({part.decode(): json.loads(body) for part, body in found.items()})
-        return {}
+            parts = {part.decode(): json.loads(body) for part, body in found.items()}
+            parts.setdefault("enumerator", {})["tables"] = parts.pop("tables", {})
+            return status_of(parts)
+        return PipelineStatus()
+
+    def reader(self, number: int = 0) -> ReaderStatus:
+        """What this reader reports."""
+        return self.status().readers.get(f"reader-{number}", ReaderStatus())
 
     def until(self, condition: Callable[[], T], goal: str, seconds: float = 60.0) -> T:
         """Wait for a condition; a failure shows the tables' states and the services' logs."""

@@ -17,6 +17,7 @@ from typing import Any
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
+from cutline.common.status.parts import CompactionStatus, Files
 from cutline.common.store.records import Content, Place, Publication, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.lead import Lead
@@ -151,7 +152,13 @@ class PlayedSink:
         self.lake.reach("upkeep")
         return False
 
-    def shown(self, most: int) -> Mapping[str, Any]:
+    def files(self, most: int) -> Mapping[str, Files]:
+        return {}
+
+    def compaction(self) -> CompactionStatus:
+        return CompactionStatus()
+
+    def applied_elsewhere(self) -> Mapping[str, str]:
         return {}
 
     @property

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from cutline.common.mesh.machine import State
 from cutline.common.positions import Position
 from cutline.common.schema import TableSchema
 from cutline.common.store.lives import Life
-from cutline.common.store.records import CheckpointEntry, EpochEntry, Members, PartRef, StagedFile, TableEntry
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Members, PartRef, StagedFile, TableEntry
 from cutline.common.store.store import PipelineStore, Store
+from tests.support.causes import because
 
 PART = PartRef(path="parts/p", sha256="", size=1)
 LIFE = Life(name="shop", number=1, id="0" * 12, folder=f"shop.{'0' * 12}")
@@ -22,10 +24,17 @@ def begun(url: str, name: str = "shop") -> PipelineStore:
     return store.open(store._lives.begin(name))
 
 
+def entries(store: PipelineStore, after: int = 0) -> Iterator[Entry]:
+    """The entries that still exist in the slots above `after`, in order, read one by one."""
+    for slot in store.slots():
+        if slot > after and (entry := store.entry(slot)) is not None:  # else removed in the meantime
+            yield entry
+
+
 def epoch(slot: int, base: int | None = None, nonce: str = "n", **other: Any) -> EpochEntry:
     """An epoch that begins at `slot`."""
-    members = Members(enumerator="e1", readers=("r1",), writers=("w1",))
-    defaults = {"leader": "e1", "members": members, "cause": "test", "written_at": 0.0}
+    members = Members(enumerator="e1", by_role={"reader": ("r1",), "writer": ("w1",)})
+    defaults = {"leader": "e1", "members": members, "cause": because("test"), "written_at": 0.0}
     return EpochEntry(slot=slot, base=base, nonce=nonce, **(defaults | other))
 
 

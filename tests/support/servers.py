@@ -864,7 +864,7 @@ class IcebergRest(LocalServer):
 
     def _command(self) -> list[str]:
         if self.warehouse.startswith("s3:") and (lacking := spark_jars.missing(spark_jars.folder(), ("s3",))):
-            raise Missing(spark_jars.describe_missing(spark_jars.folder(), lacking))  # else it fails at each table
+            raise Missing(str(spark_jars.describe_missing(spark_jars.folder(), lacking)))  # else it fails at each table
         chosen = {
             "rest.port": str(self.port),
             "uri": f"jdbc:sqlite:{self.folder}/catalog.db",

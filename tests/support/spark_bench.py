@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -23,9 +23,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common.config.pipeline import PipelineConfig, TableOptions
+from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.config.table_options import TableOptions
 from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
+from cutline.common.status.parts import Failure, SparkWriterStatus
 from cutline.common.store.records import Publication, StagedFile, TableEntry
 from cutline.common.store.store import Store
 from cutline.services.sources.mysql.connection import quoted_table
@@ -252,14 +254,14 @@ class Heard(Lead):
 
     def __init__(self) -> None:
         super().__init__()
-        self.statuses: list[dict[str, Any]] = []
+        self.statuses: list[SparkWriterStatus] = []
 
-    def report(self, status: Mapping[str, Any]) -> None:
-        self.statuses.append(dict(status))
+    def report(self, status: SparkWriterStatus) -> None:
+        self.statuses.append(status)
         Lead.report(self, status)
 
-    def failures(self) -> list[dict[str, Any]]:
-        return [status for status in self.statuses if "error" in status]
+    def failures(self) -> list[Failure]:
+        return [status.failure for status in self.statuses if status.failure is not None]
 
 
 def same(found: tuple[tuple[str, ...], list[Row]], wanted: tuple[tuple[str, ...], list[Row]]) -> bool:

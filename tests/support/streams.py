@@ -10,8 +10,8 @@ from typing import Any
 
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import OP, SEQ, TABLE, TableSchema
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
-from cutline.services.sources.mysql.binlog.routes import Route, RouteFault
+from cutline.services.sources.contract import Changes, Route, TableFault
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.connection import connect
 from cutline.services.sources.mysql.server import (
@@ -49,7 +49,7 @@ class FollowingCursor:
     routes: dict[str, Route]
     server_id: int = 77001
     rows: list[dict[str, Any]] = field(default_factory=list)
-    faults: list[RouteFault] = field(default_factory=list)
+    faults: list[TableFault] = field(default_factory=list)
     schemas: list[str] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     seq: int = 0

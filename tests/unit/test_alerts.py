@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from cutline.common.status.parts import EnumeratorStatus, Failure, PipelineStatus, ReaderStatus, SparkWriterStatus
 from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.conditions import CONDITIONS, Condition, Labels
+from tests.support.causes import because
 
 BY_NAME = {condition.name: condition for condition in CONDITIONS}
 DISCONNECTED, HALTED = BY_NAME["CutlineSourceDisconnected"], BY_NAME["CutlineHalted"]
@@ -143,14 +143,14 @@ def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
 
 
 def test_an_alert_has_the_cause_that_the_status_names() -> None:
-    parts: dict[str, Any] = {
-        "enumerator": {"halted": "purged", "waiting_for": "a new epoch"},
-        "reader-0": {"waiting_for": "the source: refused"},
-        "spark_writer": {"error": "disk full"},
-    }
-    assert cause_of("CutlineHalted", parts, ()) == "purged"
-    assert cause_of("CutlineSourceDisconnected", parts, ()) == "the source: refused"
-    assert cause_of("CutlineSparkWriterFailing", parts, ()) == "disk full"
+    status = PipelineStatus(
+        enumerator=EnumeratorStatus(at=1.0, halted=because("purged"), waiting_for="a new epoch"),
+        readers={"reader-0": ReaderStatus(waiting_for="the source: refused")},
+        spark_writer=SparkWriterStatus(failure=Failure(cause=because("disk full"), kind="OSError", again_seconds=1.0)),
+    )
+    assert cause_of("CutlineHalted", status, ()) == "purged"
+    assert cause_of("CutlineSourceDisconnected", status, ()) == "the source: refused"
+    assert cause_of("CutlineSparkWriterFailing", status, ()) == "disk full"
     held = [(f"a.t{at}", "no key") for at in range(5)]
-    assert cause_of("CutlineTableQuarantined", parts, held).endswith("a.t2: no key; and 2 more")
-    assert cause_of("CutlineClockOff", {}, ()) == ""
+    assert cause_of("CutlineTableQuarantined", status, held).endswith("a.t2: no key; and 2 more")
+    assert cause_of("CutlineClockOff", PipelineStatus(), ()) == ""

@@ -18,7 +18,8 @@ import httpx
 import pytest
 import yaml
 
-from cutline.common.config.pipeline import parse, select_tables
+from cutline.common.config.globs import select_tables
+from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.commands import Command, Orders, Outcome
 from cutline.common.store.records import PartRef
@@ -29,6 +30,7 @@ from cutline.services.control.api.models import CommandView
 from cutline.services.control.app import build
 from cutline.services.enumerator.commanding import asked_definition
 from tests.support import records
+from tests.support.causes import because
 from tests.unit.test_control import FakeRegistry
 
 DEFINITION = parse(
@@ -106,11 +108,11 @@ async def until_current(api: httpx.AsyncClient) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until(there: Callable[[], object]) -> None:
+async def until(met: Callable[[], object]) -> None:
     """Return once this is true."""
     async with asyncio.timeout(10):
         while True:
-            if await asyncio.to_thread(there):
+            if await asyncio.to_thread(met):
                 return
             await asyncio.sleep(0.01)
 
@@ -223,7 +225,7 @@ async def test_what_makes_no_sense_after_the_accepted_commands_is_refused_and_no
 async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_status_is_older(
     api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry
 ) -> None:
-    registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}}
+    registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}, "at": time.time()}
     tables = registry.parts["enumerator"]["tables"]
     (live, *_) = (name for name, table in tables.items() if table["phase"] == "live")
     assert (await api.post(f"{SHOP}/tables/{live}/pause")).status_code == 202
@@ -258,7 +260,7 @@ async def test_a_command_that_has_no_outcome_can_be_cancelled_and_says_what_it_w
 async def test_a_pipeline_that_halted_can_be_started_or_read_again(
     api: httpx.AsyncClient, registry: FakeRegistry, call: str
 ) -> None:
-    registry.parts["enumerator"]["halted"] = "the binlog was purged"
+    registry.parts["enumerator"]["halted"] = because("the binlog was purged")
     assert (await api.post(f"{SHOP}/{call}")).status_code == 202
 
 
@@ -335,7 +337,8 @@ async def test_without_a_status_the_newest_checkpoint_says_what_tables_there_are
     api: httpx.AsyncClient, registry: FakeRegistry, shop: PipelineStore
 ) -> None:
     registry.parts = {}
-    shop.put_entry(records.checkpoint(6, tables={"shop.orders": records.table(phase="quarantined", cause="c")}))
+    held = records.table(phase="quarantined", cause=because("c"))
+    shop.put_entry(records.checkpoint(6, tables={"shop.orders": held}))
     assert (await api.get(SHOP)).json()["tables"] == {"quarantined": 1}
     assert (await api.post(f"{SHOP}/tables/shop.orders/retry")).status_code == 202
     problem(await api.post(f"{SHOP}/tables/shop.held/retry"), 404)

@@ -171,7 +171,7 @@ def test_a_catalogue_without_a_server_is_not_asked(uri: str) -> None:
 
 def test_a_missing_jar_is_named_with_its_remedy(tmp_path: Path) -> None:
     found = jars.missing(tmp_path, {"postgresql"})
-    assert jars.describe_missing(tmp_path, found[-1:]) == (
+    assert str(jars.describe_missing(tmp_path, found[-1:])) == (
         f"the folder {tmp_path} lacks an intact {found[-1].file}; run `cutline setup --with postgresql` to fetch it, or"
         " set CUTLINE_SPARK_JARS to a folder that has it"
     )

@@ -4,15 +4,18 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
+from zlib import crc32
 
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from cutline.common.errors import ProtocolError, Unavailable
-from cutline.common.mesh import channels
-from cutline.common.mesh.channels import FRAGMENT_BYTES, ChannelLost, LeaderLost, Receiver, Sender, create, stream_name
+from cutline.common.mesh.channels import ChannelLost, LeaderLost
+from cutline.common.mesh.receiver import Receiver
 from cutline.common.mesh.redis import Command
+from cutline.common.mesh.sender import FRAGMENT_BYTES, Sender
 from cutline.common.mesh.silence import LEADER_SECONDS
+from cutline.common.mesh.streams import create, stream_name
 from tests.simulation.clock import SimulatedClock
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")
@@ -102,9 +105,10 @@ class FakeWire:
 
 @pytest.fixture
 def redis(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(channels, "Wire", FakeWire)
-    monkeypatch.setattr(channels, "_BACKOFF_SECONDS", (0.0001, 0.001))
-    monkeypatch.setattr(channels, "_CREDIT_POLL_SECONDS", (0.0001, 0.001))
+    for module in ("sender", "receiver", "streams"):
+        monkeypatch.setattr(f"cutline.common.mesh.{module}.Wire", FakeWire)
+    monkeypatch.setattr("cutline.common.mesh.channels._BACKOFF_SECONDS", (0.0001, 0.001))
+    monkeypatch.setattr("cutline.common.mesh.sender._CREDIT_POLL_SECONDS", (0.0001, 0.001))
     return FakeRedis()
 
 
@@ -138,7 +142,7 @@ def put(redis: Any, n: int, fields: list[bytes]) -> None:
 
 
 def entry(header: bytes, body: bytes = b"") -> list[bytes]:
-    return [b"h", header, b"b", body, b"c", b"%d" % channels.crc32(body, channels.crc32(header))]
+    return [b"h", header, b"b", body, b"c", b"%d" % crc32(body, crc32(header))]
 
 
 async def test_messages_arrive_in_order_with_header_and_body(redis: Any) -> None:
@@ -326,7 +330,8 @@ async def test_a_member_leaves_a_leader_that_is_silent_and_no_other_sender(
     as a leader may be silent, and then the leader's message is late. 3. Only the reader is silent. 4. Only the leader
     is."""
     clock = SimulatedClock()
-    monkeypatch.setattr(channels, "time", clock)
+    for module in ("channels", "receiver"):
+        monkeypatch.setattr(f"cutline.common.mesh.{module}.time", clock)
     leader, reader = (stream_name("shop", 7, peer, "writer-1") for peer in ("enumerator", "reader-0"))
     await create(redis, [leader, reader], {"epoch": 7})
     receiver = Receiver(redis, [leader, reader], leader=leader, patience_seconds=1000.0)

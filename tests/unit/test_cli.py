@@ -19,6 +19,8 @@ from rich.console import Console
 from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.rates import Rates
+from cutline.common.status.form import text
+from cutline.common.status.parts import PipelineStatus, TableStatus
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store
@@ -27,6 +29,8 @@ from cutline.services.run.run import define
 from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor, has_ended
 from cutline.services.run.until import dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked
+from tests.support.causes import because
+from tests.support.status import status_of
 
 GOOD = "name: shop\nsource: {host: h, user: u}\ntables: [shop.*]\nsink: {warehouse: lake}\n"
 
@@ -281,8 +285,8 @@ def test_a_second_run_in_one_work_folder_is_refused(tmp_path: Path) -> None:
 # --- --until ----------------------------------------------------------------------------------------------------------
 
 
-def table(phase: str, generation: int = 1, **more: Any) -> dict[str, Any]:
-    return {"phase": phase, "generation": generation, **more}
+def table(phase: str, generation: int = 1, **more: Any) -> TableStatus:
+    return TableStatus(phase=phase, generation=generation, **more)
 
 
 MAIN = Main(content=Content("1"))
@@ -326,7 +330,8 @@ def test_a_table_is_published_when_main_shows_the_generation_that_is_live(shown:
 
 def test_tables_that_are_not_live_are_named_with_their_cause() -> None:
     assert not_live({"a": table("live")}) is None
-    message = not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("quarantined")})
+    held = table("quarantined", cause=because("no key"))
+    message = not_live({"a": table("live"), "b": held, "c": table("quarantined")})
     assert message is not None
     assert "b (quarantined: no key), c (quarantined: no cause given)" in message
 
@@ -346,8 +351,10 @@ STATUS: dict[str, Any] = {
         "leader": "e1",
         "tables": {
             "shop.a": table("snapshot", rows_done=250, rows_estimate=1000, cause=None),
-            "shop.b": table("quarantined", rows_done=0, rows_estimate=5, cause="it has no primary key; add one"),
-            "shop.c": table("dropped", 2, rows_done=0, rows_estimate=0, cause="there is no table shop.c"),
+            "shop.b": table(
+                "quarantined", rows_done=0, rows_estimate=5, cause=because("it has no primary key", "add one")
+            ),
+            "shop.c": table("dropped", 2, rows_done=0, rows_estimate=0, cause=because("there is no table shop.c")),
         },
         "checkpoint": {"number": 7, "completed_at": 990.0, "in_flight": 8},
         "waiting_for": "the source h:3306, which does not answer",
@@ -358,10 +365,10 @@ STATUS: dict[str, Any] = {
 
 def test_a_picture_has_rate_and_time_to_go_from_the_counts_seen() -> None:
     rates = Rates()
-    terminal.picture("shop", STATUS, rates=rates, now=1000.0)
-    later = json.loads(json.dumps(STATUS))
+    terminal.picture("shop", status_of(STATUS), rates=rates, now=1000.0)
+    later = json.loads(text(STATUS))
     later["enumerator"]["tables"]["shop.a"]["rows_done"] = 500
-    shown = terminal.picture("shop", later, rates=rates, now=1005.0)
+    shown = terminal.picture("shop", status_of(later), rates=rates, now=1005.0)
     assert (shown.tables[0].rate, shown.tables[0].eta_seconds, shown.tables[0].fraction) == (50.0, 10.0, 0.5)
     assert (shown.lag_seconds, shown.checkpoint_age_seconds, shown.publication_age_seconds) == (17.0, 15.0, 10.0)
 
@@ -376,7 +383,7 @@ def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() 
 
 def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_for() -> None:
     lines = terminal.lines(
-        terminal.picture("shop", STATUS, rates=Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
+        terminal.picture("shop", status_of(STATUS), rates=Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
     )
     assert lines == [
         "shop.a: snapshot, 250 rows, 25%, 0 rows/s",
@@ -389,16 +396,17 @@ def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_f
 
 
 def test_a_table_is_shown_quarantined_while_the_spark_writer_can_not_apply_its_generation() -> None:
-    status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": {"cause": "it is a view", "generation": 1}}}}
-    lines = terminal.lines(terminal.picture("shop", status, rates=Rates(), now=1000.0))
+    held = {"cause": because("it is a view"), "generation": 1}
+    status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": held}}}
+    lines = terminal.lines(terminal.picture("shop", status_of(status), rates=Rates(), now=1000.0))
     assert lines[0] == "shop.a: quarantined, 250 rows: it is a view"
     status["spark_writer"]["quarantined"]["shop.a"]["generation"] = 0  # the next one is being read
-    lines = terminal.lines(terminal.picture("shop", status, rates=Rates(), now=1000.0))
+    lines = terminal.lines(terminal.picture("shop", status_of(status), rates=Rates(), now=1000.0))
     assert lines[0].startswith("shop.a: snapshot")
 
 
 def test_an_empty_status_is_shown_without_a_number_made_up() -> None:
-    assert terminal.lines(terminal.picture("shop", {}, rates=Rates(), now=1.0)) == [
+    assert terminal.lines(terminal.picture("shop", PipelineStatus(), rates=Rates(), now=1.0)) == [
         "shop: lag unknown, no checkpoint yet, no publication yet"
     ]
 
@@ -406,8 +414,8 @@ def test_an_empty_status_is_shown_without_a_number_made_up() -> None:
 def test_outside_a_terminal_only_new_lines_are_printed_and_no_escape_codes() -> None:
     out = io.StringIO()
     with terminal.TerminalView("shop", Console(file=out, width=60, soft_wrap=True)) as shown:
-        shown.update(STATUS)
-        shown.update(STATUS)
+        shown.update(status_of(STATUS))
+        shown.update(status_of(STATUS))
         shown.say("[bold]a line of brackets[/bold]")
     assert out.getvalue().count("shop.b: quarantined, 0 rows: it has no primary key; add one\n") == 1
     assert "[bold]a line of brackets[/bold]\n" in out.getvalue()
@@ -417,7 +425,7 @@ def test_outside_a_terminal_only_new_lines_are_printed_and_no_escape_codes() -> 
 def test_in_a_terminal_every_table_has_a_bar() -> None:
     out = io.StringIO()
     with terminal.TerminalView("shop", Console(file=out, width=140, force_terminal=True)) as shown:
-        shown.update(STATUS, notes=("Redis at h:1 does not answer; trying again",))
+        shown.update(status_of(STATUS), notes=("Redis at h:1 does not answer; trying again",))
     assert "━" in out.getvalue()
     for words in ("shop.a", "snapshot", "250", "lag", "publication 6", "Redis at h:1 does not answer"):
         assert words in out.getvalue()
@@ -428,7 +436,7 @@ def test_a_small_terminal_leaves_out_live_tables_first() -> None:
     tables["shop.t33"] = table("snapshot", rows_done=1, rows_estimate=2)
     out = io.StringIO()
     with terminal.TerminalView("shop", Console(file=out, width=100, height=20, force_terminal=True)) as shown:
-        shown.update({"enumerator": {"tables": tables}})
+        shown.update(PipelineStatus(tables=tables))
     assert "shop.t33" in out.getvalue()
     assert "shop.t32" not in out.getvalue()
     assert "and 26 more tables" in out.getvalue()

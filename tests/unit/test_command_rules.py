@@ -30,10 +30,11 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.table_commands import carry_out
 from cutline.services.enumerator.tables import Table
 from tests.support import records
-from tests.unit.test_agenda import Operated, leading
+from tests.support.causes import because
+from tests.support.leader_bench import PLAN
+from tests.support.operated import Operated, leading
 from tests.unit.test_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry
-from tests.unit.test_leader import PLAN
 
 TABLE = "shop.orders"
 CALLS: dict[str, tuple[str, str, Any]] = {
@@ -75,9 +76,9 @@ async def by_the_api(
     phase = phase or (COMMANDS[kind].phases or ("live",))[0]
     table = {"phase": phase, "generation": 1}
     leader = {"epoch": 1, "leader": "e1", "tables": {TABLE: table}}
-    leader |= {"halted": "the binlog was purged"} if state == "halted" else {}
+    leader |= {"halted": because("the binlog was purged")} if state == "halted" else {}
     leader |= {"ended": 3} if state == "ended" else {}
-    held = {"cause": "c", "generation": 1, "seen": "7/1", "choices": ["accept"], "chosen": None}
+    held = {"cause": because("c"), "generation": 1, "seen": "7/1", "choices": ["accept"], "chosen": None}
     registry.parts = {"enumerator": leader, "spark_writer": {"quarantined": {TABLE: held} if kind == "lake" else {}}}
     store = Store(f"file://{folder}/store")
     shop = store.pipeline("shop")
@@ -109,7 +110,7 @@ def by_the_leader(kind: str, state: PipelineState, **arguments: Any) -> Refusal 
         bench.tell(JournalRead(tail=3, base=3, orders=Orders(mode=cast(Any, state))))
     elif state == "halted":
         for tail in range(MAX_HALTS):
-            bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+            bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
             if tail + 1 < MAX_HALTS:
                 bench.lead(tail=tail + 1)
     elif state == "ended":
@@ -179,8 +180,8 @@ def test_a_command_that_is_being_cancelled_says_nothing_about_what_the_pipeline_
 
 
 async def test_a_define_that_failed_leaves_no_version_behind(tmp_path: Path, shop: PipelineStore) -> None:
-    """1. A leader put version 2, and its command failed. 2. Every change goes on from version 1, in force; so does a
-    store in which an older Cutline left such a version. 3. The next version names what it changed, and comes after."""
+    """1. A leader put version 2, and its command failed. 2. Every change goes on from version 1, in force.
+    3. The next version names what it changed, and comes after."""
     wanted = {**DEFINITION, "tables": ["shop.*", "other.b"]}
     for failed in (1, 2):
         shop.commands.add("define", {"base": 1, "definition": wanted}, by="ann", now=1.0)

@@ -15,15 +15,18 @@ from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.redis import Memory
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
-from cutline.services.control.feed import Event, Place
+from cutline.services.control.history import Event, Place
 from cutline.services.control.watch import STORE_SECONDS, Watches
 from tests.support import records
+from tests.support.causes import because
+from tests.support.status import status_of
 
 DEFINITION = parse(
     "name: shop\nsource: {host: h, user: u, password_env: SHOP_PASSWORD}\ntables: [a.b]\nsink: {warehouse: /w}\n"
@@ -44,10 +47,10 @@ class FakeRegistry:
             raise Unavailable("Redis did not answer a request to list the services: refused")
         return self.present
 
-    async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
+    async def status(self, pipeline: str) -> PipelineStatus:
         if not self.up:
             raise Unavailable("Redis did not answer a request to read the status: refused")
-        return self.parts if name_of(Key(pipeline)) == "shop" else {}
+        return status_of(self.parts if name_of(Key(pipeline)) == "shop" else {})
 
     async def memory(self) -> Memory:
         return Memory(used_bytes=10, limit_bytes=None)
@@ -86,13 +89,13 @@ def registry() -> FakeRegistry:
                     "splits_done": 1,
                     "splits_total": 4,
                 },
-                "a.c": {"phase": "quarantined", "generation": 1, "cause": "no key"},
-                "a.d": {"phase": "dropped", "generation": 2, "cause": "gone"},
+                "a.c": {"phase": "quarantined", "generation": 1, "cause": because("no key")},
+                "a.d": {"phase": "dropped", "generation": 2, "cause": because("gone")},
             },
             "checkpoint": {"number": 2, "completed_at": time.time() - 30, "in_flight": 4},
             "waiting_for": None,
             "limits": {"rows_per_second": 100, "bytes_per_second": None},
-            "source": {"source_time": time.time() - 5},
+            "source_time": time.time() - 5,
         },
         "spark_writer": {
             "leader": "s1",
@@ -113,8 +116,8 @@ def store(tmp_path: Path) -> Store:
     store = Store(f"file://{tmp_path}")
     shop = store.pipeline("shop")
     shop.define(DEFINITION)
-    members = Members(enumerator="e1", readers=("r0",), writers=("w0", "w1"))
-    shop.put_entry(records.epoch(1, members=members, cause="start", written_at=1.0))
+    members = Members(enumerator="e1", by_role={"reader": ("r0",), "writer": ("w0", "w1")})
+    shop.put_entry(records.epoch(1, members=members, cause=because("start"), written_at=1.0))
     for slot, phase, kept in ((2, "snapshot", False), (3, "live", True)):
         staged = (records.staged("a.b", rows=7, size=100), records.staged("a.b", rows=1, size=5))
         tables = {"a.b": records.table(generation=2, phase=phase)}
@@ -139,12 +142,14 @@ async def api(registry: FakeRegistry, store: Store) -> AsyncIterator[httpx.Async
 async def test_services_are_listed_with_their_pids_and_what_they_gave_up(
     api: httpx.AsyncClient, registry: FakeRegistry, store: Store
 ) -> None:
-    failure = GaveUp(epoch=3, cause="x", halts=False)
+    failure = GaveUp(epoch=3, cause=because("x"), halts=False)
     gave_up = {store.pipeline("shop").key: failure, Key("shop.000000000000"): failure}  # the latter was deleted
     registry.present[1] = replace(registry.present[1], failed=gave_up)
     services = (await api.get("/v1/services")).json()
     assert [(service["role"], service["pid"]) for service in services] == [("reader", 10), ("reader", 11)]
-    assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False, "lost": ""}}
+    assert services[1]["failed"] == {
+        "shop": {"epoch": 3, "cause": because("x").to_json(), "halts": False, "lost": ""}
+    }
 
 
 async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
@@ -214,7 +219,8 @@ async def test_every_read_of_the_status_says_whether_a_leader_reports_now(
 async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_be_retried(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
-    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    held = {"cause": because("it is a view"), "generation": 2}
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": held}
     tables = {table["table"]: table for table in (await api.get("/v1/pipelines/shop/tables")).json()}
     assert (tables["a.b"]["phase"], tables["a.b"]["cause"]) == ("quarantined", "it is a view")
     assert (await api.get("/v1/pipelines/shop")).json()["tables"] == {"dropped": 1, "quarantined": 2}
@@ -230,7 +236,8 @@ async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_m
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
     def held(*choices: str, seen: str = "7/1") -> None:
-        about = {"cause": "another user ...", "generation": 2, "seen": seen, "choices": choices, "chosen": None}
+        cause = because("another user ...")
+        about = {"cause": cause, "generation": 2, "seen": seen, "choices": choices, "chosen": None}
         registry.parts["spark_writer"]["quarantined"] = {"a.b": about}
 
     path = "/v1/pipelines/shop/tables/a.b/lake"
@@ -245,7 +252,8 @@ async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_m
     held("overwrite")
     answer = await api.post(path, json={"choice": "accept"})
     assert (answer.status_code, "overwrite it" in answer.json()["remedy"]) == (409, True)
-    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    view = {"cause": because("it is a view"), "generation": 2}
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": view}
     answer = await api.post(path, json={"choice": "overwrite"})
     assert (answer.status_code, "awaits a choice" in answer.json()["detail"]) == (409, True)
     assert (await api.post(path, json={"choice": "both"})).status_code == 422
@@ -309,7 +317,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     shop = store.pipeline("shop")
     watches = Watches(cast(Registry, registry), store)
     watch = watches.of(shop)
-    before = (await watch.feed()).place
+    before = (await watch.history()).place
     shop.commands.add("pause", {}, by="anna", now=1.0)
     shop.commands.put_outcome(Outcome(n=1, state="done", at=9.0, orders=Orders()))
     record = {"n": 3, "epoch": 1, "w": 1, "kept": False, "position": None, "source_time": None, "published_at": 8.0}
@@ -318,7 +326,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
 
     async def fresh(after: Place) -> list[Event]:
         await asyncio.sleep(2 * STORE_SECONDS)
-        return (await watch.feed()).after(after)
+        return (await watch.history()).after(after)
 
     found = await fresh(before)
     assert [(event.kind, event.publication, event.command) for event in found] == [
@@ -332,11 +340,11 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     shop.end()
     store.pipeline("shop").define(DEFINITION)
     again = store.pipeline("shop")
-    again.put_entry(records.epoch(1, cause="anew", written_at=20.0))
+    again.put_entry(records.epoch(1, cause=because("anew"), written_at=20.0))
     watch.window._listed_at = float("-inf")
     await asyncio.sleep(STORE_SECONDS)
-    assert (await watch.feed()).all() == []
-    assert ["anew" in event.text for event in (await watches.of(again).feed()).all()] == [True]
+    assert (await watch.history()).all() == []
+    assert ["anew" in event.text for event in (await watches.of(again).history()).all()] == [True]
 
 
 @pytest.mark.parametrize("path", ["", "/tables", "/splits", "/checkpoints", "/events"])

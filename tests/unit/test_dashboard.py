@@ -70,8 +70,8 @@ def test_every_module_that_another_one_imports_is_there() -> None:
     served = dashboard.contents()
     for module in served:
         for name in re.findall(r'from "([^"]+)";', served[module].decode()) if module.endswith(".js") else ():
-            there = posixpath.normpath(posixpath.join(posixpath.dirname(module), name))
-            assert name in bare or there in served, f"{module} imports {name}"
+            imported = posixpath.normpath(posixpath.join(posixpath.dirname(module), name))
+            assert name in bare or imported in served, f"{module} imports {name}"
 
 
 def test_no_file_of_the_dashboard_names_another_origin() -> None:

@@ -257,7 +257,7 @@ def test_anything_else_on_a_captured_table_reads_it_again(statement: str) -> Non
     effect = only(statement)
     assert isinstance(effect, Restart)
     assert effect.table_id == "shop.orders"
-    assert "shop.orders" in effect.cause
+    assert "shop.orders" in str(effect.cause)
 
 
 @pytest.mark.parametrize(

@@ -153,4 +153,4 @@ def test_a_compressed_row_event_that_is_damaged_stops_its_table_only() -> None:
     for place, new in ((40, b"\xff\xff\xff"), (HEADER_BYTES + 8 + 1 + 1, b"\x84\xff\xff\xff\xff")):
         outcome = read(recorded, changed(recorded, kind, place, new))
         assert "a row event that can't be read" in outcome
-        assert "RouteFault" in outcome
+        assert "TableUnreadable" in outcome

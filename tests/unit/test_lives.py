@@ -59,8 +59,8 @@ def test_what_the_first_ones_processes_do_after_its_deletion_never_reaches_the_s
     before = [again.entry(1), again.entry(2), again.definition()]
     first.put_entry(records.epoch(1, nonce="late"))
     first.commands.add("delete", {}, by="ann", now=1.0)
-    first.sweep()
-    first.retire(9)
+    first.removal.sweep()
+    first.removal.retire(9)
     first.claim()
     deleted(first)
     assert [again.entry(1), again.entry(2), again.definition()] == before
@@ -194,24 +194,6 @@ def test_nothing_can_be_written_to_a_name_without_a_pipeline(url: str) -> None:
         Store(url).pipeline("shop").claim()
     with pytest.raises(ConfigError, match="no pipeline 'shop'"):
         Store(url).pipeline("shop").commands.add("pause", {}, by="ann", now=1.0)
-
-
-def test_a_store_without_lives_is_carried_over_where_it_lies_and_its_next_life_elsewhere(url: str) -> None:
-    """Stores of format 3 had one folder for each name."""
-    old = made(url)
-    backend = old._folder._backend
-    old.put_entry(records.epoch(1))
-    for path in ("pipeline.json", "journal/0000000001.json"):
-        backend.create(f"shop/{path}", backend.read(f"{old.life.folder}/{path}") or b"")
-    backend.remove_all(old.life.folder)
-    backend.remove("pipelines/shop.0000000001.json")
-    assert Store(url).pipelines() == ["shop"]
-    shop = Store(url).pipeline("shop")
-    assert (shop.life.folder, shop.life.carried_over, shop.last_slot()) == ("shop", True, 1)
-    assert Store(url).pipeline("shop").id == shop.id
-    deleted(shop)
-    again = made(url)
-    assert (again.life.number, again.life.carried_over, again.last_slot()) == (2, False, 0)
 
 
 def test_the_key_of_a_life_finds_it_until_it_has_ended(url: str) -> None:

@@ -57,13 +57,13 @@ def test_a_wrong_manifest_is_found_out() -> None:
         return {check.__name__ for check in CHECKS if any(check(found))}
 
     def writer(found: Objects) -> Any:
-        return found.of("Deployment")["cutline-spark-writer"]["spec"]
+        return found.kind("Deployment")["cutline-spark-writer"]["spec"]
 
     def set_settings(key: str, value: str) -> Callable[[Objects], None]:
-        return lambda found: found.of("ConfigMap")["cutline-settings"]["data"].update({key: value})
+        return lambda found: found.kind("ConfigMap")["cutline-settings"]["data"].update({key: value})
 
     def policies(found: Objects) -> None:
-        found.of("NetworkPolicy")["cutline-mesh"]["spec"]["podSelector"]["matchExpressions"][0]["values"].remove(
+        found.kind("NetworkPolicy")["cutline-mesh"]["spec"]["podSelector"]["matchExpressions"][0]["values"].remove(
             "reader"
         )
 
@@ -73,7 +73,7 @@ def test_a_wrong_manifest_is_found_out() -> None:
     assert broken(set_settings("CUTLINE_READERS", "9")) == {"scaling_and_budgets_agree"}
     assert broken(set_settings("CUTLINE_READER", "9")) == {"settings_and_commands_exist"}
     assert broken(set_settings("CUTLINE_STORE_URL", "file:///data")) == {"no_volume_outlives_its_pod"}
-    assert broken(lambda found: found.of("Deployment")["cutline-enumerator"]["spec"].update(replicas=1)) == {
+    assert broken(lambda found: found.kind("Deployment")["cutline-enumerator"]["spec"].update(replicas=1)) == {
         "every_service_is_there",
         "scaling_and_budgets_agree",
     }
@@ -95,7 +95,7 @@ def test_a_wrong_manifest_is_found_out() -> None:
 
 
 def test_the_pipelines_of_the_manifests_are_good_ones(found: Objects, tmp_path: Path) -> None:
-    contents = [each["stringData"]["pipeline.yaml"] for each in found.of("Secret").values()]
+    contents = [each["stringData"]["pipeline.yaml"] for each in found.kind("Secret").values()]
     assert contents
     for content in contents:
         (tmp_path / "pipeline.yaml").write_text(content)
@@ -104,7 +104,7 @@ def test_the_pipelines_of_the_manifests_are_good_ones(found: Objects, tmp_path: 
 
 def test_the_chart_brings_the_alerts_along(found: Objects) -> None:
     assert (CHART / "files" / "alerts.yaml").read_text() == ALERTS.read_text(), "run `make manifests`"
-    for each in found.of("PrometheusRule").values():
+    for each in found.kind("PrometheusRule").values():
         assert each["spec"] == yaml.safe_load(ALERTS.read_text())
 
 
@@ -113,7 +113,7 @@ def test_scaling_uses_metrics_that_exist(found: Objects) -> None:
     for rule in adapter:
         assert set(re.findall(r"cutline_\w+", f"{rule['seriesQuery']} {rule['metricsQuery']}")) <= METRICS.keys()
     made = {rule["name"]["as"] for rule in adapter}
-    for each in found.of("HorizontalPodAutoscaler").values():
+    for each in found.kind("HorizontalPodAutoscaler").values():
         assert {metric["external"]["metric"]["name"] for metric in each["spec"]["metrics"]} <= made
 
 

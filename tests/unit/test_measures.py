@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.common.measures import OTHERS, SECONDS, Measures, TableRows
+from cutline.common.measures import OTHERS, SECONDS, Counted, Measures, TableRows
+from cutline.common.ops import Op
 from cutline.common.schema import META_FIELDS
 from cutline.services.writer.staging import OPERATIONS, rows_by_operation
 
@@ -18,16 +19,16 @@ def test_a_duration_is_counted_in_the_first_bucket_that_holds_it() -> None:
     measures = Measures()
     for seconds in (0.1, 0.11, 300.0, 301.0):
         measures.observe("apply", seconds)
-    shown = measures.shown()["histograms"]["apply"]
-    assert len(shown["buckets"]) == len(SECONDS["apply"]) + 1
-    assert (shown["buckets"][:2], shown["buckets"][-2:], shown["sum"]) == ([1, 1], [1, 1], 601.21)
+    shown = measures.histograms()["apply"]
+    assert len(shown.buckets) == len(SECONDS["apply"]) + 1
+    assert (shown.buckets[:2], shown.buckets[-2:], shown.sum) == ((1, 1), (1, 1), 601.21)
 
 
 def test_counters_are_shown_with_their_sum() -> None:
     measures = Measures()
     measures.count("epochs")
     measures.count("epochs", 2)
-    assert measures.shown()["counters"] == [["epochs", {}, 3]]
+    assert measures.counters() == (("epochs", {}, 3),)
 
 
 def rows(counted: TableRows) -> dict[tuple[str, str], int]:
@@ -38,7 +39,7 @@ def rows(counted: TableRows) -> dict[tuple[str, str], int]:
     return found
 
 
-def size(shown: list[list[Any]], operation: str) -> int:
+def size(shown: Iterable[Counted], operation: str) -> int:
     return sum(number for name, labels, number in shown if (name, labels["operation"]) == ("staged_bytes", operation))
 
 
@@ -83,18 +84,18 @@ def test_without_room_for_any_table_all_are_others() -> None:
     assert rows(counted) == {(OTHERS, "insert"): 4}
 
 
-@given(st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=1), st.booleans(), st.data())
+@given(st.lists(st.sampled_from(sorted({*OPERATIONS, Op.BEFORE})), min_size=1), st.booleans(), st.data())
 def test_the_rows_of_a_batch_are_counted_by_operation_also_of_a_slice(
     ops: list[str], dictionary: bool, data: st.DataObject
 ) -> None:
     """Readers send the operations as a dictionary column, whose dictionary has more texts than there are rows of."""
     columns = [pa.nulls(len(ops), field.type) for field in META_FIELDS]
-    known = ["-U", *OPERATIONS]
+    known = list(Op)
     indices = pa.array([known.index(op) for op in ops], pa.int8())
     columns[0] = pa.DictionaryArray.from_arrays(indices, known) if dictionary else pa.array(ops)
     batch = pa.RecordBatch.from_arrays(columns, names=[field.name for field in META_FIELDS])
     begin = data.draw(st.integers(0, len(ops) - 1))
     part = batch.slice(begin, data.draw(st.integers(1, len(ops) - begin)))
-    expected = Counter(OPERATIONS[op] for op in part.column(0).to_pylist())
+    expected = Counter(OPERATIONS[op] for op in part.column(0).to_pylist() if op != Op.BEFORE)
     assert rows_by_operation(part, chunk=False) == expected
     assert rows_by_operation(part, chunk=True) == {"snapshot": part.num_rows}

@@ -10,13 +10,14 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cutline.common.causes import Cause, Code, counted
 from cutline.common.measures import OTHERS, Measures, TableRows
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
+from cutline.common.status.form import text
 from cutline.common.store.lives import Key
-from cutline.services.control import causes
 from cutline.services.control.metrics import METRICS, Disk, Facts, render
-from tests.unit.test_docs import texts
+from tests.support.status import status_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 NOW = 1_000_000.0
@@ -36,20 +37,22 @@ def status(**more: Any) -> dict[str, dict[str, Any]]:
     table = {"generation": 1, "rows_done": 5, "rows_estimate": 9, "splits_done": 1, "splits_total": 3, "cause": None}
     return {
         "enumerator": {
-            **measured.shown(),
             "at": NOW,
+            "counters": measured.counters(),
+            "histograms": measured.histograms(),
             "epoch": 3,
             "failures": 0,
             "halted": None,
             "checkpoint": {"number": 8, "completed_at": NOW - 4, "interval_seconds": 10},
-            "source": {"source_time": NOW - 5},
+            "source_time": NOW - 5,
             "binlog": binlog,
             "tables": {
                 "a.b": {"phase": "snapshot", **table},
-                "a.c": {"phase": "quarantined", **table, "cause": "a.c has no identity; add a primary key"},
+                "a.c": {"phase": "quarantined", **table, "cause": Cause(Code.NO_KEY, "a.c has no identity")},
             },
         },
         "spark_writer": {
+            "at": NOW,
             "published": 7,
             "published_at": NOW - 6,
             "source_time": NOW - 7,
@@ -69,7 +72,7 @@ def facts(parts: dict[str, dict[str, Any]]) -> Facts:
     common: dict[str, Any] = {"host": "h", "pid": 1, "started_at": 1.0, "loop_lag_seconds": 0.01}
     common |= {"rss_bytes": 1000, "cpu_seconds": 2.5}
     return Facts(
-        statuses={"shop": parts},
+        statuses={"shop": status_of(parts)},
         services=[
             Service(incarnation="e1", role="enumerator", leads=(Key("shop.00ff00ff00ff"),), **common),
             Service(incarnation="e2", role="enumerator", **common),
@@ -92,7 +95,7 @@ def samples(body: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
     return found
 
 
-def of(body: bytes, name: str, **labels: str) -> float | None:
+def value(body: bytes, name: str, **labels: str) -> float | None:
     return samples(body).get((name, tuple(sorted({"pipeline": "shop", **labels}.items()))))
 
 
@@ -121,21 +124,21 @@ def test_the_docs_list_every_metric_with_labels_and_meaning() -> None:
 
 def test_ages_leaders_and_what_is_left_of_the_binlog() -> None:
     body = render(facts(status()))
-    assert of(body, "cutline_checkpoint_age_seconds") == 4
-    assert of(body, "cutline_binlog_left_seconds") == 600
-    assert of(body, "cutline_leaders", role="enumerator") == 1
-    assert of(body, "cutline_leader", role="enumerator", service="e2") == 0
-    assert of(body, "cutline_mode", mode="running") == 1
-    assert of(body, "cutline_tables_quarantined", cause="no_key") == 1
-    assert of(body, "cutline_commit_to_publication_seconds_bucket", part="enumerator", le="0.5") == 1
-    later = Facts(statuses={"shop": status()}, services=[], now=NOW + 60)
-    assert of(render(later), "cutline_binlog_left_seconds") == 540
+    assert value(body, "cutline_checkpoint_age_seconds") == 4
+    assert value(body, "cutline_binlog_left_seconds") == 600
+    assert value(body, "cutline_leaders", role="enumerator") == 1
+    assert value(body, "cutline_leader", role="enumerator", service="e2") == 0
+    assert value(body, "cutline_mode", mode="running") == 1
+    assert value(body, "cutline_tables_quarantined", cause="no_key") == 1
+    assert value(body, "cutline_commit_to_publication_seconds_bucket", part="enumerator", le="0.5") == 1
+    later = Facts(statuses={"shop": status_of(status())}, services=[], now=NOW + 60)
+    assert value(render(later), "cutline_binlog_left_seconds") == 540
 
 
 def test_the_source_is_connected_unless_a_service_that_is_alive_waits_for_it() -> None:
     def connected(at: float, waiting_for: str) -> float | None:
         part = {"reader-0": {"at": at, "waiting_for": waiting_for}}
-        return of(render(facts(status(**part))), "cutline_source_connected")
+        return value(render(facts(status(**part))), "cutline_source_connected")
 
     assert connected(NOW, "the source: db:3306 did not answer") == 0
     assert connected(NOW, "the source (unreachable for 3 s): db:3306") == 0
@@ -147,8 +150,8 @@ def test_a_pipeline_that_reached_its_stop_does_not_run() -> None:
     parts = status()
     parts["enumerator"]["ended"] = 9
     body = render(facts(parts))
-    assert of(body, "cutline_mode", mode="running") == 0
-    assert of(body, "cutline_mode", mode="stopped") == 1
+    assert value(body, "cutline_mode", mode="running") == 0
+    assert value(body, "cutline_mode", mode="stopped") == 1
 
 
 def test_a_pipeline_without_any_part_and_parts_of_another_version_are_rendered() -> None:
@@ -175,7 +178,7 @@ def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> No
             written.add(name, {"insert": 2, "update": 1}, 30)
         zero = [["zero_dates", {"table": name, "column": "d"}, 1] for name in names]
         parts[f"writer-{at}"] = {"at": NOW, "counters": [*written.shown(), *zero]}
-    bodies = {part: json.dumps(each) for part, each in parts.items()}
+    bodies = {part: text(each) for part, each in parts.items()}
     took = float("inf")
     for _ in range(5):  # the least counts: a machine that is short of memory makes a single scrape slow
         began = time.process_time()
@@ -185,17 +188,15 @@ def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> No
     found = samples(body)
     assert len(found) < 8_000
     assert took < 0.5, took
-    assert of(body, "cutline_table_rows_done", table="shop.t07777") == 10
+    assert value(body, "cutline_table_rows_done", table="shop.t07777") == 10
     rows_done = [value for (name, _), value in found.items() if name == "cutline_table_rows_done"]
     assert (len(rows_done), sum(rows_done)) == (201, 100_000)
     zero_dates = [value for (name, _), value in found.items() if name == "cutline_zero_dates_total"]
     assert (len(zero_dates), sum(zero_dates)) == (4 * 201, 40_000)
-    assert of(body, "cutline_staged_rows_total", part="writer-0", table=OTHERS, operation="insert") == 2 * 9_800
+    assert value(body, "cutline_staged_rows_total", part="writer-0", table=OTHERS, operation="insert") == 2 * 9_800
 
 
-def test_every_phrase_of_a_cause_class_is_in_a_message_of_the_code() -> None:
-    for known, words in causes.PHRASES:
-        assert any(words in text for text in texts() if text != words), words
-        assert causes.cause_class(f"a.b {words} x", in_lake=False) == known
-    assert causes.cause_class("it is a view", in_lake=True) == "lake"
-    assert causes.cause_class(None, in_lake=False) == "other"
+def test_a_quarantine_counts_under_the_code_of_its_cause_or_as_other() -> None:
+    assert counted(Cause(Code.LAKE, "it is a view")) == "lake"
+    assert counted(Cause(Code.PROTOCOL, "parts disagree")) == "other"
+    assert counted(None) == "other"

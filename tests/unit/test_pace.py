@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cutline.common.mesh.messages import UNLIMITED, Limits
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.services.reader.chunk_reading import ChunkReading
 from cutline.services.reader.pace import Pace
 from tests.support.ports import ports
@@ -38,8 +38,8 @@ def test_time_in_which_nothing_was_owed_is_no_credit() -> None:
 
 def test_a_batch_that_waits_at_a_low_limit_goes_on_when_it_is_raised() -> None:
     async def run() -> None:
-        open_things = cast(Any, SimpleNamespace(close=lambda: None))
-        reading = ChunkReading(cast(Any, None), open_things, open_things, max_threads_running=None, ports=ports())
+        source = cast(Any, SimpleNamespace(chunks=SimpleNamespace(close=lambda: None)))
+        reading = ChunkReading(source, max_threads_running=None, ports=ports())
         reading.set_limits(Limits(rows_per_second=0.001))
         waiting = asyncio.create_task(reading.spend(1000, 1))
         await asyncio.sleep(0.05)

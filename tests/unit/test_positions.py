@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutline.common.errors import NextGeneration, SourceLost
-from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, beyond, parse_gtids
+from cutline.common.gtids import GtidSet, MariaGtid, parse_gtids
+from cutline.common.positions import FilePosition, High, Low, Position, Stop, beyond
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

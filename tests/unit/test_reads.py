@@ -15,8 +15,10 @@ from cutline.common.mesh.log_lines import without_secrets
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.marks import KEPT, Marks
 from cutline.common.mesh.messages import Marker, PartSaved
+from cutline.common.mesh.topology import Topology
 from cutline.common.mesh.usage import Usage
 from cutline.common.schema import Column, TableSchema
+from cutline.common.status.parts import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.splits import runs as grid_runs
@@ -31,6 +33,7 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.tables import LIVE, SNAPSHOT, Table
 from tests.support import records
+from tests.support.causes import because
 
 SCHEMA = TableSchema(
     table_id="d.t",
@@ -58,7 +61,7 @@ def in_snapshot(name: str, made: int, total: int) -> Table:
 
 def enumerator(*tables: Table) -> Enumerator:
     machine = Enumerator(
-        Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False, snapshot_only=False)
+        Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=10, exact=False, snapshot_only=False)
     )
     for table in tables:
         machine._tables.put(table)
@@ -132,7 +135,7 @@ def test_marks_have_the_first_marker_and_the_whole_part_of_the_last_fifty_checkp
             marks.received(MessageReceived(channel=channel, message=Marker(checkpoint=n)))
             first = marks.shown()[-1]
         marks.sent(Send(receiver="enumerator", message=PartSaved(checkpoint=n, more=True)))
-        assert marks.shown()[-1] == [n, first[1], None]
+        assert marks.shown()[-1] == (n, first[1], None)
         marks.sent(Send(receiver="enumerator", message=PartSaved(checkpoint=n)))
     shown = marks.shown()
     assert [mark[0] for mark in shown] == list(range(11, KEPT + 11))
@@ -149,10 +152,10 @@ def test_the_applies_of_the_spark_writer_name_the_slowest_tables_and_when_they_w
     applies.applied(first=2, last=4, rows=7, at=100.0, seconds=5.0)
     applies.applied(first=5, last=5, rows=1, at=101.0, seconds=0.5)
     applies.published(4, 102.0)
-    first, second = applies.to_json()
-    assert (first["from"], first["checkpoint"], first["published_at"], len(first["tables"])) == (2, 4, 102.0, 20)
-    assert next(iter(first["tables"].items())) == ("t30", 4.0)
-    assert (second["tables"], second["published_at"]) == ({}, None)
+    first, second = applies.shown()
+    assert (first.first, first.last, first.published_at, len(first.tables)) == (2, 4, 102.0, 20)
+    assert next(iter(first.tables.items())) == ("t30", 4.0)
+    assert (second.tables, second.published_at) == ({}, None)
 
 
 def test_use_of_memory_and_cpu_is_repeated_unchanged_between_two_looks() -> None:
@@ -197,7 +200,7 @@ def test_the_window_has_events_changes_and_schemas_and_takes_new_entries_only_on
     assert [(event.id, event.kind) for event in window.events] == [("1.0", "epoch"), ("2.0", "table")]
     assert window.checkpoints[2].chunks == {("a.b", 1): (3,)}
     assert window.changed_at == {}
-    tables = {"a.b": records.table(schema="two"), "a.c": records.table(phase="quarantined", cause="no key")}
+    tables = {"a.b": records.table(schema="two"), "a.c": records.table(phase="quarantined", cause=because("no key"))}
     store.put_entry(records.checkpoint(3, kept=True, name="before", tables=tables, staged=(records.staged("a.b"),)))
     window.refresh()
     window.refresh()
@@ -212,7 +215,7 @@ def test_the_window_has_events_changes_and_schemas_and_takes_new_entries_only_on
     store.put_entry(records.checkpoint(4, tables={"a.b": tables["a.b"]}))
     window.refresh()
     assert window.events[-1].text == "a.c is no longer captured"
-    store.release(3, 1)
+    store.removal.release(3, 1)
     assert window.savepoints() == []
     assert window.epoch() is not None
 
@@ -289,9 +292,10 @@ def test_publications_are_found_by_the_time_that_they_hold_and_were_made_at(
 
 
 def status(**table: Any) -> Status:
-    tables = {"a.b": {"phase": "snapshot", "generation": 1, "rows_done": 50, "rows_estimate": 150, **table}}
-    leader = {"at": 1000.0, "rates": {"a.b": 10.0}, "binlog": {"lag_bytes": 7}}
-    return Status(parts={"enumerator": leader}, tables=tables, read_at=1002.0)
+    known = {"phase": "snapshot", "rows_done": 50, "rows_estimate": 150, **table}
+    leader = EnumeratorStatus(at=1000.0, rates={"a.b": 10.0}, binlog=BinlogStatus(at=1000.0, lag_bytes=7))
+    parts = PipelineStatus(enumerator=leader, tables={"a.b": TableStatus(**known)})
+    return Status(parts=parts, tables=parts.tables, read_at=1002.0)
 
 
 def test_a_row_has_rate_lag_and_last_change_and_its_etag_stays_while_only_these_move() -> None:
@@ -303,8 +307,9 @@ def test_a_row_has_rate_lag_and_last_change_and_its_etag_stays_while_only_these_
     assert (row["published_checkpoint"], row["last_change_at"], row["current"]) == (4, 970.0, True)
     assert etag(row) == etag({**row, "lag_seconds": 1.0, "eta_seconds": None, "as_of": 5.0})
     assert etag(row) != etag({**row, "rows_done": 51})
-    held = status(phase="quarantined", cause="it has no key; add one")
+    held = status(phase="quarantined", cause=because("it has no key", "add one"))
     row = maker(held, {}, {})("a.b", held.tables["a.b"])
+    assert (row["code"], row["cause"]) == ("other", "it has no key")
     assert (row["remedy"], row["rate_rows_per_second"], row["lag_seconds"]) == ("add one", None, None)
     assert not maker(replace(held, read_at=1100.0), {}, {})("a.b", held.tables["a.b"])["current"]
 

@@ -16,6 +16,7 @@ from cutline.common.store.chain import follow
 from cutline.common.store.records import Entry, Publication, Quarantine, Work
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of, tags_of, work_of
 from tests.support import records
+from tests.support.causes import because
 
 TABLES = ("shop.orders", "shop.stock")
 GRACE = 100.0
@@ -90,7 +91,7 @@ class World:
             return
         for table, snapshots in self.lake.items():
             heads = {snapshot_of(self.work[table].content)} if table in self.work else set()
-            stay = {*map(snapshot_of, kept.of(table)), *heads}
+            stay = {*map(snapshot_of, kept.contents_of(table)), *heads}
             self.lake[table] = {
                 number: at for number, at in snapshots.items() if number in stay or at > self.now - GRACE
             }
@@ -140,7 +141,7 @@ def test_every_retained_publication_can_be_read_after_any_history(data: st.DataO
         elif event == "live":
             world.live[table] = True
         elif event == "hold":
-            world.held[table] = Quarantine(cause="c", generation=world.work[table].generation, applied=None)
+            world.held[table] = Quarantine(cause=because("c"), generation=world.work[table].generation, applied=None)
         elif event == "release a table":
             world.held.pop(table, None)
         elif event in ("checkpoint", "savepoint"):

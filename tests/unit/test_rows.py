@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cutline.common.ops import Op
 from cutline.common.schema import META_FIELDS, OP, ROW, SEQ, TS, TableSchema
 from cutline.services.sources.mysql.decode import codes
 from tests.support.binlog_bytes import compressed, event, image, packed, schema_of, table_map
@@ -759,3 +760,9 @@ def test_the_constants_are_the_same_in_c_and_in_python() -> None:
     )
     assert len(declared) > 60
     assert {name: getattr(codes, name) for name in declared} == {name: int(number) for name, number in declared.items()}
+
+
+def test_the_numbers_of_operations_are_indexes_into_the_dictionary_of_a_batch() -> None:
+    numbers = {Op[name.removeprefix("OP_")]: getattr(codes, name) for name in vars(codes) if name.startswith("OP_")}
+    assert [op for op, _ in sorted(numbers.items(), key=lambda each: each[1])] == list(codes.OPS)
+    assert set(Op) - set(codes.OPS) == {Op.READ}

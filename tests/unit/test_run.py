@@ -13,6 +13,7 @@ import pytest
 
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
+from cutline.common.status.parts import PipelineStatus, TableStatus
 from cutline.services.run import run as module
 from cutline.services.run.run import Run
 
@@ -71,7 +72,7 @@ async def test_a_source_that_hangs_when_it_is_asked_for_its_end_stops_no_look_at
 
     monkeypatch.setattr(module, "flushed_high", hangs)
     run = started(tmp_path, View())
-    run._status = {"enumerator": {"tables": {"s.t": {"phase": "live", "generation": 1}}}}
+    run._status = PipelineStatus(tables={"s.t": TableStatus(phase="live")})
     async with asyncio.timeout(10):
         for _ in range(3):
             assert not await run._done()

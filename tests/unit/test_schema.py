@@ -122,7 +122,7 @@ def test_a_schema_survives_json_with_its_hash() -> None:
 def test_a_schema_that_is_read_keeps_its_name_and_shares_equal_columns() -> None:
     first, second = (TableSchema.from_json(json.loads(json.dumps(TABLE.to_json())), "0123") for _ in range(2))
     assert first.hash == "0123"
-    assert all(one is other for one, other in zip(first.columns, second.columns, strict=True))
+    assert all(mine is other for mine, other in zip(first.columns, second.columns, strict=True))
 
 
 @given(

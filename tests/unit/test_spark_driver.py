@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.schema import Column, TableSchema
+from cutline.common.status.parts import Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK
 from cutline.common.store.lives import Life
 from cutline.common.store.store import PipelineStore, Store
@@ -191,6 +193,7 @@ ORDERS = TableSchema(
 )
 STOCK = replace(ORDERS, table_id="shop.stock")
 SECONDS = 30.0
+VIEW = Cause(Code.LAKE, "it is a view", "drop it")
 
 
 class Bench:
@@ -199,7 +202,6 @@ class Bench:
     def __init__(self, store: PipelineStore) -> None:
         self.store, self.clock, self.lake = store, PlayedClock(), PlayedLake()
         self.lead = played_lead(self.clock)
-        self.statuses: list[Mapping[str, Any]] = []
         self.store.put_schemas([ORDERS, STOCK], epoch=1)
         self.store.put_entry(records.epoch(1))
         self.slot = 1
@@ -218,7 +220,7 @@ class Bench:
         self.store.put_entry(records.checkpoint(self.slot, staged=tuple(staged), tables=entries, **other))
         return self.slot
 
-    def run(self, seconds: float = SECONDS) -> Mapping[str, Any]:
+    def run(self, seconds: float = SECONDS) -> SparkWriterStatus:
         """Serve; return the last status."""
         self.clock.at(self.clock.now - 1000.0 + seconds, self.lead.stop.set)
         Driver(self.store, self.lead, played(self.clock, self.lake)).run()
@@ -265,7 +267,7 @@ def test_requests_are_carried_out_wait_while_the_lake_is_away_and_are_dropped_if
     asked = [request(), request(kind="retry", command=7), *wrong]
     bench.lead.requests.extend(asked)
     status = bench.run(60.0)
-    assert status["commands"] == {"8": "nothing awaits a choice", "7": None}
+    assert status.commands == {8: "nothing awaits a choice", 7: None}
     assert sorted(bench.lead.handled) == sorted(asked)
     assert not bench.lead.requests
     assert bench.lake.starts == [1]  # no request has ended a start
@@ -278,29 +280,30 @@ def test_a_request_whose_command_was_withdrawn_is_not_carried_out(bench: Bench) 
     bench.lead.requests.extend(asked)
     status = bench.run()
     assert "choose shop.stock" not in bench.lake.calls
-    assert status["commands"] == {"8": "command 8 was withdrawn: ann cancelled it by command 9", "10": None}
+    assert status.commands == {8: "command 8 was withdrawn: ann cancelled it by command 9", 10: None}
     assert bench.store.commands.taker(10) == SPARK
 
 
 def test_a_start_that_fails_keeps_the_last_known_status_and_the_pauses_double(bench: Bench) -> None:
     """1. A checkpoint is published. 2. The next apply fails, and so do four starts. 3. The fifth one succeeds."""
     n = bench.checkpoint("shop.orders")
-    failures: list[Mapping[str, Any]] = []
+    failures: list[SparkWriterStatus] = []
 
     class Heard(Lead):
-        def report(self, status: Mapping[str, Any]) -> None:
+        def report(self, status: SparkWriterStatus) -> None:
             self.status = status
-            failures.extend([status] if "error" in status else [])
+            failures.extend([status] if status.failure is not None else [])
 
     bench.lead = Heard.by(lambda: PlayedFlag(bench.clock))
-    bench.clock.at(5.0, lambda: bench.lake.faults["apply"].append(Unavailable("the catalogue is away")))
-    bench.clock.at(5.0, lambda: bench.lake.faults["open"].extend([Unavailable("still away")] * 4))
+    bench.clock.at(5.0, lambda: bench.lake.faults["apply"].append(Unavailable("the lake is away")))
+    bench.clock.at(5.0, lambda: bench.lake.faults["open"].extend([Unavailable("away")] * 4))
     bench.clock.at(5.0, lambda: bench.checkpoint("shop.orders"))
     status = bench.run(60.0)
-    assert [status["again_seconds"] for status in failures] == [0.5, 1.0, 2.0, 4.0, 8.0]
-    assert {status["applied"] for status in failures} == {n}
-    assert "error" not in status
-    assert (status["w"], status["published"]) == (2, n + 1)
+    assert [each.failure and each.failure.again_seconds for each in failures] == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert [str(each.failure and each.failure.cause) for each in failures] == ["the lake is away"] + ["away"] * 4
+    assert {each.applied for each in failures} == {n}
+    assert status.failure is None
+    assert (status.w, status.published) == (2, n + 1)
     assert bench.lake.rows("shop.orders") == (f"shop.orders {n}", f"shop.orders {n + 1}")
 
 
@@ -308,16 +311,16 @@ def test_a_table_of_its_own_fault_is_left_out_and_the_next_start_applies_what_it
     """1. The first rows of two tables. 2. One refuses its changes twice: it is quarantined, the other goes on. 3. The
     next start applies all that it missed, once."""
     first = bench.checkpoint("shop.orders", "shop.stock")
-    bench.clock.at(5.0, lambda: bench.lake.faults["apply shop.stock"].extend([TableFault("it is a view")] * 2))
+    bench.clock.at(5.0, lambda: bench.lake.faults["apply shop.stock"].extend([TableFault(VIEW)] * 2))
     bench.clock.at(5.0, lambda: bench.checkpoint("shop.orders", "shop.stock"))
     bench.clock.at(10.0, lambda: bench.checkpoint("shop.orders", "shop.stock"))
     status = bench.run()
-    assert status["quarantined"] == {"shop.stock": {"cause": "it is a view", "generation": 1}}
-    assert status["published"] == first + 2
+    assert status.quarantined == {"shop.stock": Held(cause=VIEW, generation=1)}
+    assert status.published == first + 2
     assert bench.lake.rows("shop.stock") == (f"shop.stock {first}",)
     bench.again()
     bench.clock.at(bench.clock.now - 1000.0 + 1.0, lambda: bench.checkpoint("shop.orders"))
-    assert bench.run()["quarantined"] == {}
+    assert bench.run().quarantined == {}
     for table in ("shop.orders", "shop.stock"):
         missed = 4 if table == "shop.orders" else 3
         assert bench.lake.rows(table) == tuple(f"{table} {slot}" for slot in range(first, first + missed))
@@ -328,7 +331,7 @@ def test_an_error_while_the_sink_refuses_all_commits_is_no_table_s_own(bench: Be
     bench.lake.faults["apply shop.orders"] = [OSError("the disk of the lake")]
     bench.lake.faults["check"] = [Unavailable("the lake takes no commit")]
     status = bench.run()
-    assert (status["w"], status["quarantined"], status["published"]) == (2, {}, n)
+    assert (status.w, status.quarantined, status.published) == (2, {}, n)
 
 
 def test_a_lead_that_is_handed_over_ends_between_two_batches_with_all_that_is_applied_published(bench: Bench) -> None:
@@ -338,7 +341,7 @@ def test_a_lead_that_is_handed_over_ends_between_two_batches_with_all_that_is_ap
     bench.clock.at(9.0, lambda: bench.checkpoint("shop.orders"))
     status = bench.run()
     assert bench.clock.now < 1000.0 + SECONDS
-    assert status["published"] == status["applied"] == bench.slot
+    assert status.published == status.applied == bench.slot
 
 
 def test_without_a_sure_lease_no_start_and_no_upkeep_is_begun(bench: Bench) -> None:
@@ -378,7 +381,7 @@ def test_a_start_whose_publication_another_one_has_made_ends(bench: Bench) -> No
     record = bench.store.publication(n)
     assert record is not None
     assert record.w == 2
-    assert (status["w"], status["published"]) == (3, n)
+    assert (status.w, status.published) == (3, n)
     assert bench.lake.tables["shop.orders"].by[0] == 3
     assert bench.lake.rows("shop.orders") == (f"shop.orders {n}",)
 

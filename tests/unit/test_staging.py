@@ -234,6 +234,18 @@ def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(store: Pipeli
     assert last[SEQ].to_pylist() == [103]
 
 
+def test_an_image_before_an_update_never_counts_as_the_living_row(store: PipelineStore) -> None:
+    file = OpenChanges(store, **named())
+    file.append(changes(["+I", "-U", "+U", "-D", "-U"]), 100)
+    record = file.close()
+    layout = Layout(schema=T, generation=2, offset=0, arrow=T.arrow, java=None)
+    last = reduced(store, [Staged(record=record, schema=T)], layout, None)
+    found = dict(zip(last[SEQ].to_pylist(), last[LIVE].to_pylist(), strict=True))
+    assert 101 not in found
+    assert 104 not in found
+    assert found == {100: True, 102: True, 103: False}
+
+
 def test_a_column_may_have_any_name_of_ours(store: PipelineStore) -> None:
     odd = ("_op", "_seq", "_table", "_op_", "a.b", "a")
     schema = TableSchema(

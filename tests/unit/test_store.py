@@ -38,6 +38,7 @@ from cutline.common.store.restoring import restorable
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, Store, file_name
 from tests.support import records
+from tests.support.causes import because
 from tests.support.records import epoch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +71,9 @@ def checkpoint(
 
 def staged(shop: PipelineStore, epoch: int, data: bytes = b"rows") -> PartRef:
     name = file_name("orders.parquet", epoch=epoch, incarnation="ab12")
-    return shop.stage(name, lambda file: file.write(data))
+    file = shop.open_staged(name)
+    file.write(data)
+    return file.commit()
 
 
 def part(shop: PipelineStore, epoch: int) -> PartRef:
@@ -130,9 +133,9 @@ def test_an_empty_store_has_nothing(shop: PipelineStore, url: str) -> None:
     assert Store(url).pipelines() == []
     assert shop.definition() is None
     assert shop.last_slot() == 0
-    assert list(shop.journal_tail()) == []
+    assert list(records.entries(shop)) == []
     assert shop.publications() == []
-    assert shop.sweep() == []
+    assert shop.removal.sweep() == []
 
 
 def test_an_address_of_a_kind_without_put_if_absent_is_refused() -> None:
@@ -196,15 +199,15 @@ def test_a_slot_can_not_be_left_out(shop: PipelineStore) -> None:
 def test_the_tail_is_what_came_after_also_when_others_wrote_it(url: str) -> None:
     writer, reader = records.begun(url), records.begun(url)
     writer.put_entry(epoch(1))
-    assert [entry.slot for entry in reader.journal_tail()] == [1]
+    assert [entry.slot for entry in records.entries(reader)] == [1]
     for slot in range(2, 12):
         writer.put_entry(checkpoint(slot, 1))
     assert reader.last_slot() == 11
-    assert [entry.slot for entry in reader.journal_tail(after=8)] == [9, 10, 11]
+    assert [entry.slot for entry in records.entries(reader, after=8)] == [9, 10, 11]
 
 
 def test_text_of_any_kind_comes_back_as_written(shop: PipelineStore) -> None:
-    entry = epoch(1, cause="Zürich \ud83d \U0001f600 \x00")
+    entry = epoch(1, cause=because("Zürich \ud83d \U0001f600 \x00"))
     shop.put_entry(entry)
     assert shop.entry(1) == entry
 
@@ -255,7 +258,7 @@ def test_a_slot_or_a_publication_that_retention_removed_is_given_to_nobody(files
             assert late.last_slot() == 3
     for n in (2, 3, 6):
         assert files.publish(published(n))
-    files.retire(6, {3})
+    files.removal.retire(6, {3})
     assert 4 not in files.slots()
     assert not late.put_entry(epoch(4, base=3, nonce="late"))
     assert not late_spark.publish(published(4))
@@ -290,7 +293,7 @@ def test_any_flipped_byte_of_an_entry_is_seen(files: PipelineStore) -> None:
     ("number", "named"),
     [
         (5, r"a newer Cutline \(format 5, this one reads 4\)"),
-        (1, r"an older Cutline \(format 1, this one reads 2 and newer\)"),
+        (1, r"an older Cutline \(format 1, this one reads 4\)"),
     ],
 )
 def test_a_file_of_another_version_is_named_with_the_remedy(files: PipelineStore, number: int, named: str) -> None:
@@ -313,7 +316,7 @@ def race(url: str, me: int, start: Any, won: Any) -> None:
     shop = records.begun(url)
     start.wait()
     for slot in range(1, 101):
-        if shop.put_entry(epoch(slot, nonce=f"process {me}", cause="x" * 10_000 * me)):
+        if shop.put_entry(epoch(slot, nonce=f"process {me}", cause=because("x" * 10_000 * me))):
             won.put((slot, me))
     won.put(None)
 
@@ -333,7 +336,7 @@ def test_of_processes_that_race_for_a_slot_exactly_one_gets_it_and_it_is_its_ent
     for racer in racers:
         racer.join(timeout=60)
     assert sorted(slot for slot, _ in given) == list(range(1, 101))
-    tail = Store(url).pipeline("shop").journal_tail()
+    tail = records.entries(Store(url).pipeline("shop"))
     assert {entry.slot: entry.nonce for entry in tail} == {slot: f"process {me}" for slot, me in given}
     assert {name.rpartition("/")[0].rpartition("/")[2] for name in everything(tmp_path)} == {"journal", "pipelines"}
     assert not [name for name in everything(tmp_path) if name.endswith(".tmp")]
@@ -375,7 +378,7 @@ def test_a_torn_write_leaves_no_entry_and_the_slot_free(
     fresh = PipelineStore(files._folder)
     assert fresh.last_slot() == 1
     assert fresh.put_entry(checkpoint(2, 1))
-    assert [entry.slot for entry in fresh.journal_tail()] == [1, 2]
+    assert [entry.slot for entry in records.entries(fresh)] == [1, 2]
 
 
 def test_a_name_whose_folder_was_not_made_durable_is_by_the_repeated_call(
@@ -648,13 +651,10 @@ def test_an_upload_that_is_committed_is_there_whole_and_a_small_one_takes_one_re
     assert uploads.objects != {}
 
 
-def test_a_writer_that_fails_leaves_nothing(shop: PipelineStore) -> None:
-    def fail(file: Any) -> None:
-        file.write(b"half")
-        raise Torn
-
-    with pytest.raises(Torn):
-        shop.stage(file_name("orders.parquet", epoch=1, incarnation="ab12"), fail)
+def test_a_staged_file_that_is_discarded_leaves_nothing(shop: PipelineStore) -> None:
+    file = shop.open_staged(file_name("orders.parquet", epoch=1, incarnation="ab12"))
+    file.write(b"half")
+    file.discard()
     assert shop._folder.names("staged") == []
 
 
@@ -742,7 +742,7 @@ def test_a_table_that_was_removed_is_in_no_later_entry_or_publication(shop: Pipe
     found = [other.entry(slot) for slot in (2, 3, 4)]
     assert [len(entry.tables) for entry in found if isinstance(entry, CheckpointEntry)] == [8, 7, 8]
     assert [set(record.tables) for record in other.publications()] == [set(tables), set(fewer), set(tables)]
-    assert other.sweep() == []
+    assert other.removal.sweep() == []
 
 
 def test_a_burst_of_changes_is_not_repeated_by_later_entries(shop: PipelineStore, url: str) -> None:
@@ -764,7 +764,7 @@ def test_a_burst_of_changes_is_not_repeated_by_later_entries(shop: PipelineStore
         entry = fresh.entry(n)
         assert isinstance(entry, CheckpointEntry)
         assert entry.tables == states[n]
-    shop.retire(39)
+    shop.removal.retire(39)
     assert shop.entry(15) is None
     last = Store(url).pipeline("shop").entry(39)  # needs slots 2 and 3, on which it builds
     assert isinstance(last, CheckpointEntry)
@@ -826,7 +826,7 @@ def test_a_schema_that_no_entry_names_goes_with_its_epoch(shop: PipelineStore, u
     assert reader.schemas([unnamed.hash]) == {unnamed.hash: unnamed}
     shop.put_entry(epoch(3, base=2))
     shop.put_schemas([unnamed], epoch=3)
-    assert shop.sweep() == [f"schemas/0000000001.{unnamed.hash}.json"]
+    assert shop.removal.sweep() == [f"schemas/0000000001.{unnamed.hash}.json"]
     reader._schemas.clear()
     assert reader.schemas([unnamed.hash]) == {unnamed.hash: unnamed}  # from epoch 3's
     assert shop.schemas([of_table.hash, of_file.hash]) == {of_table.hash: of_table, of_file.hash: of_file}
@@ -840,7 +840,7 @@ def test_of_a_schema_that_each_epoch_stores_one_copy_stays(shop: PipelineStore, 
         shop.put_schemas([stored, *([other] if slot == 1 else [])], epoch=slot)
         shop.put_entry(records.checkpoint(slot + 1, slot, tables=tables))
     shop.put_entry(epoch(7, base=6))
-    assert shop.sweep() == [f"schemas/{slot:010d}.{stored.hash}.json" for slot in (1, 3)]
+    assert shop.removal.sweep() == [f"schemas/{slot:010d}.{stored.hash}.json" for slot in (1, 3)]
     assert Store(url).pipeline("shop").schemas([stored.hash, other.hash]) == {
         stored.hash: stored, other.hash: other,
     }  # fmt: skip
@@ -857,7 +857,7 @@ def test_a_number_of_a_removed_claim_is_not_claimed_again(shop: PipelineStore, u
         assert shop.claim() == at + 1
     assert shop.publish(published(2, w=1, tables={"d.t": 1}))
     assert shop.publish(published(3, w=4, tables={"d.t": 2}))
-    shop.retire(3, kept={2})
+    shop.removal.retire(3, kept={2})
     assert sorted(shop._numbers("spark")) == [1, 4]
     slow = Store(url).pipeline("shop")
     numbers = slow._numbers
@@ -872,14 +872,14 @@ def test_the_sweep_takes_what_dead_epochs_left_unnamed_and_nothing_else(files: P
     lost, part_lost, adopted = staged(files, 1), part(files, 1), staged(files, 1)
     files.put_entry(checkpoint(2, 1, (named,), adopted=adopted, reader_0=part_named))
     torn = files.open_staged(file_name("orders.parquet", epoch=1, incarnation="ab12"))
-    assert files.sweep() == []
+    assert files.removal.sweep() == []
 
     files.put_entry(epoch(3, base=2))
     running, part_running = staged(files, 3), part(files, 3)
     growing = files.open_staged(file_name("orders.parquet", epoch=3, incarnation="ab12"))
     Path(files.location("staged/notes.txt")).write_text("somebody's")
 
-    removed = files.sweep()
+    removed = files.removal.sweep()
     assert {path for path in removed if not path.endswith(".tmp")} == {lost.path, part_lost.path}
     assert [path for path in removed if path.endswith(".tmp")] == [os.path.relpath(torn._temporary, files.location(""))]
     for ref in (named, adopted, part_named, running, part_running):
@@ -887,7 +887,7 @@ def test_the_sweep_takes_what_dead_epochs_left_unnamed_and_nothing_else(files: P
     growing.write(b"x")
     files.verify(growing.commit())
     assert os.path.exists(files.location("staged/notes.txt"))
-    assert files.sweep() == []
+    assert files.removal.sweep() == []
 
 
 def test_what_only_a_restore_to_before_a_publication_needs_is_removed(shop: PipelineStore, url: str) -> None:
@@ -916,11 +916,11 @@ def test_what_only_a_restore_to_before_a_publication_needs_is_removed(shop: Pipe
     def numbers() -> list[list[int]]:
         return [shop._numbers(folder) for folder in ("journal", "publications", "spark")]
 
-    assert shop.sweep() == []
-    shop.retire(4, kept={3})
+    assert shop.removal.sweep() == []
+    shop.removal.retire(4, kept={3})
     assert left() == [[5], [3, 4, 5]]
     assert [sorted(some) for some in numbers()] == [[2, 3, 4, 5], [3, 4, 5], [2, 3, 4]]  # entry 2 has their tables
-    shop.retire(5)
+    shop.removal.retire(5)
     assert left() == [[], [5]]
     assert [sorted(some) for some in numbers()] == [[2, 5], [5], [4]]
     entry = Store(url).pipeline("shop").entry(5)
@@ -929,38 +929,7 @@ def test_what_only_a_restore_to_before_a_publication_needs_is_removed(shop: Pipe
     assert not exists(adopted)
     assert shop.claim() == 5
     shop.put_entry(epoch(6, base=5))
-    assert shop.sweep() == [unnamed.path]
-
-
-def test_chunk_files_that_an_older_version_let_the_lake_use_stay_until_it_releases_them(shop: PipelineStore) -> None:
-    """1. A start of an older version publishes 3, and wakes up to publish 5 after a newer one published 4: the lake
-    uses the chunk files up to 5 where they lie. 2. Newer starts go on, also once retention removed those publications;
-    the lake releases the files one by one.
-    """
-    shop.put_entry(epoch(1))
-    older, newer = shop.claim({}), shop.claim()
-    chunks = [staged(shop, 1) for _ in range(6)]
-    unnamed = staged(shop, 1)
-    for slot, w in ((2, older), (3, older), (4, newer), (5, older), (6, newer), (7, newer)):
-        shop.put_entry(checkpoint(slot, 1, adopted=chunks[slot - 2]))
-        if slot > 2:
-            w = shop.claim() if slot == 7 else w
-            assert shop.publish(published(slot, w=w, tables={"d.t": slot}))
-
-    def present() -> list[int]:
-        names = {f"staged/{name}" for name in shop._names("staged")}
-        return [slot for slot, ref in enumerate(chunks, start=2) if ref.path in names]
-
-    shop.retire(4, released=[shop.location(ref.path) for ref in (chunks[0], unnamed)])
-    assert present() == [3, 4, 5, 6, 7]
-    assert not shop._exists(unnamed.path)
-    shop.retire(7, released=[shop.location(chunks[2].path), "/a/file/of/others"])
-    assert shop.publication_numbers() == [7]
-    assert present() == [3, 5]
-    shop.put_entry(epoch(8, base=7))
-    assert shop.sweep() == []
-    shop.retire(7, released=[shop.location(chunks[at].path) for at in (1, 3)])
-    assert present() == []
+    assert shop.removal.sweep() == [unnamed.path]
 
 
 def test_who_writes_a_slot_of_which_the_entry_is_gone_is_refused(shop: PipelineStore, url: str) -> None:
@@ -971,7 +940,7 @@ def test_who_writes_a_slot_of_which_the_entry_is_gone_is_refused(shop: PipelineS
     shop.put_entry(epoch(3, base=2))
     for slot in range(4, 9):
         shop.put_entry(checkpoint(slot, 3))
-    shop.retire(7)
+    shop.removal.retire(7)
     assert not slow.put_entry(checkpoint(3, 1))
     assert sorted(shop._numbers("journal")) == [4, 7, 8]
 
@@ -982,7 +951,7 @@ def test_a_publication_that_others_have_passed_long_ago_is_refused(shop: Pipelin
     assert slow.publish(published(2, tables={"d.a": 1, "d.b": 1}))
     for n in range(3, 8):
         assert shop.publish(published(n, tables={"d.a": n, "d.b": n}))
-    shop.retire(7)
+    shop.removal.retire(7)
     assert not slow.publish(published(3, tables={"d.a": 1, "d.b": 1}))
     assert [record.n for record in shop.publications()] == [7]
 
@@ -993,7 +962,7 @@ def test_temporary_names_in_the_journal_go_after_a_day(files: PipelineStore) -> 
     young.write_bytes(b"{")
     old.write_bytes(b"{")
     os.utime(old, (0, 0))
-    files.sweep()
+    files.removal.sweep()
     assert young.exists()
     assert not old.exists()
 
@@ -1011,10 +980,10 @@ def test_nothing_is_retired_that_a_restore_under_way_needs(shop: PipelineStore, 
     if how == "ordered":
         orders = Orders(mode="paused", base=2, base_after=3)
         shop.commands.put_outcome(Outcome(n=1, state="done", at=1.0, orders=orders))
-    shop.retire(3)
+    shop.removal.retire(3)
     assert shop.entry(2) is not None
-    assert shop.retired() == (0, frozenset())  # it was in vain, so whatever could be restored still can
-    shop.retire(3, kept={2})
+    assert shop.removal.retired() == (0, frozenset())  # it was in vain, so whatever could be restored still can
+    shop.removal.retire(3, kept={2})
     assert shop.entry(2) is not None
 
 
@@ -1031,11 +1000,11 @@ def test_a_later_round_notes_that_it_keeps_fewer_savepoints_though_the_oldest_pu
     shop: PipelineStore,
 ) -> None:
     kept_until(shop, 6, kept={2, 4})
-    assert shop.may_retire(6, {2, 4})
+    assert shop.removal.may_retire(6, {2, 4})
     assert restorable(shop, 2)
-    assert shop.may_retire(6, {4})
+    assert shop.removal.may_retire(6, {4})
     assert (restorable(shop, 2), restorable(shop, 4)) == (False, True)
-    shop.retire(6, {4})
+    shop.removal.retire(6, {4})
     assert len(shop._numbers("retired")) == 1
 
 
@@ -1043,19 +1012,19 @@ def test_after_a_restore_to_a_savepoint_from_before_the_last_note_that_note_stan
     shop: PipelineStore,
 ) -> None:
     kept_until(shop, 6, kept={2})
-    shop.retire(6, {2})
+    shop.removal.retire(6, {2})
     shop.put_entry(records.epoch(7, base=2))
-    assert shop.may_retire(2)
-    assert shop.retired() == (6, frozenset({2}))
+    assert shop.removal.may_retire(2)
+    assert shop.removal.retired() == (6, frozenset({2}))
     assert restorable(shop, 2)
 
 
 def test_another_starts_note_is_not_taken_back(shop: PipelineStore) -> None:
     kept_until(shop, 4)
-    assert shop.may_retire(3, w=1)
+    assert shop.removal.may_retire(3, w=1)
     shop.commands.add("restore", {"checkpoint": 2}, by="ann", now=1.0)
-    assert not shop.may_retire(3, w=2)
-    assert shop.retired() == (3, frozenset())
+    assert not shop.removal.may_retire(3, w=2)
+    assert shop.removal.retired() == (3, frozenset())
 
 
 def test_a_sweep_that_is_cut_short_makes_no_savepoint_valid_that_a_restore_left_behind(shop: PipelineStore) -> None:
@@ -1072,16 +1041,16 @@ def test_a_sweep_that_is_cut_short_makes_no_savepoint_valid_that_a_restore_left_
             raise Unavailable("this start has ended")
 
     with suppress(Unavailable):
-        shop.retire(7, {2}, ask=ask)
+        shop.removal.retire(7, {2}, ask=ask)
     assert 4 not in follow(shop.last_slot(), shop.entry) or 4 not in shop.publication_numbers()
 
 
 def test_a_savepoint_that_was_given_up_can_not_be_restored_once_only_savepoints_are_kept(shop: PipelineStore) -> None:
     kept_until(shop, 6, kept={2})
-    assert shop.may_retire(6, {2})
-    assert shop.release(2, 7)
-    assert shop.release(2, 7)  # repeated by the same command
-    assert not shop.release(2, 8)
+    assert shop.removal.may_retire(6, {2})
+    assert shop.removal.release(2, 7)
+    assert shop.removal.release(2, 7)  # repeated by the same command
+    assert not shop.removal.release(2, 8)
     assert not restorable(shop, 2)
 
 
@@ -1113,17 +1082,17 @@ def test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way(first
         found: dict[str, bool] = {}
 
         def retention(files: PipelineStore, found: dict[str, bool] = found) -> None:
-            found["retention"] = files.may_retire(3)
+            found["retention"] = files.removal.may_retire(3)
 
         def restore(files: PipelineStore, found: dict[str, bool] = found) -> None:
             files.commands.add("restore", {"checkpoint": 2}, by="ann", now=1.0)
             found["restore"] = restorable(files, 2)
 
-        one, other = (retention, restore) if first == "retention" else (restore, retention)
+        first_pass, other = (retention, restore) if first == "retention" else (restore, retention)
         files = Store(url).open(shop.life)
         crossing = Crossing(files._folder, at, lambda other=other, shop=shop: other(shop))
-        files._folder = files.commands._folder = crossing  # type: ignore[assignment]
-        one(files)
+        files._folder = files.commands._folder = files.removal._folder = crossing  # type: ignore[assignment]
+        first_pass(files)
         if crossing.calls < at:
             break
         assert not (found["retention"] and found["restore"]), f"the other came before call {at}"
@@ -1136,4 +1105,4 @@ def test_what_no_restore_needs_is_retired(shop: PipelineStore) -> None:
     for n in (2, 3):
         shop.put_entry(records.checkpoint(n))
     shop.commands.add("restore", {"checkpoint": 3}, by="ann", now=1.0)
-    assert shop.may_retire(3)
+    assert shop.removal.may_retire(3)

@@ -131,13 +131,13 @@ def test_an_event_loop_of_ours_has_no_default_executor_and_resolves_names_beside
 
 async def test_a_pool_that_is_full_of_calls_that_hang_holds_up_no_other_pool() -> None:
     over = threading.Event()
-    one, other = Threads("one", 2), Threads("other", 2)
-    stuck = [asyncio.create_task(one.call(over.wait, 30.0)) for _ in range(10)]
+    stuck_pool, other = Threads("one", 2), Threads("other", 2)
+    stuck = [asyncio.create_task(stuck_pool.call(over.wait, 30.0)) for _ in range(10)]
     async with asyncio.timeout(5):
         name = await other.call(lambda: threading.current_thread().name)
     assert name.startswith("cutline-other")
     ended: list[str] = []
-    one.end(lambda: ended.append("last"))
+    stuck_pool.end(lambda: ended.append("last"))
     over.set()
     assert all(await asyncio.gather(*stuck))
     async with asyncio.timeout(5):

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutline.common.errors import NextGeneration, ProtocolError
+from cutline.common.gtids import GtidSet
 from cutline.common.mesh.messages import CompletedSplit
-from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column
 from cutline.services.sources.mysql.watermark import (
     AgedPositions,
@@ -97,6 +98,11 @@ def test_the_same_example_replayed_is_exact_from_the_high_watermark_on() -> None
 def test_a_chunk_without_changes_is_not_even_copied() -> None:
     rows = chunk({"a": 1})
     assert overlay(rows, changes([]), ["k"]) is rows
+
+
+def test_an_image_before_an_update_neither_puts_nor_removes_a_row() -> None:
+    after = overlay(chunk({"a": 1}), changes([("-U", "a", 1), ("+U", "a", 2), ("-U", "b", 3)]), ["k"])
+    assert contents(after) == {"a": 2}
 
 
 def test_an_update_of_the_key_is_a_delete_and_an_insert() -> None:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from pyiceberg.table import StaticTable
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.positions import GtidSet, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import Position
 from cutline.common.store.store import PipelineStore
 from cutline.services.sources.mysql.connection import Source
 from tests.support.servers import Database

@@ -17,10 +17,10 @@ from cutline.common.config.pipeline import SnapshotConfig
 from cutline.common.positions import High, Low, Position
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 from cutline.services.reader.driver import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS
+from cutline.services.sources.contract import ChunkResult, Route
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
-from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import describe, table_schema
-from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
+from cutline.services.sources.mysql.chunk import read_chunk
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.kept import KeptConnection
 from cutline.services.sources.mysql.keys import key_range
@@ -93,7 +93,7 @@ def select_to_arrow(source: Source, table: str) -> Figures:
     with closing(KeptConnection(opened)) as kept:
         for split in splits:
             for item in read_chunk(kept, split, mode="replay", aged=aged, seconds=600.0):
-                if isinstance(item, ChunkEnd):
+                if isinstance(item, ChunkResult):
                     ended += item.rows
                 else:
                     rows += item.num_rows

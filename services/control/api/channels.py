@@ -34,14 +34,15 @@ async def channels(found: Known, control: Shared) -> list[ChannelView]:
         ChannelView(
             sender=member,
             receiver=peer,
-            outstanding_bytes=state["outstanding_bytes"],
-            credit_bytes=state["credit_bytes"],
-            sent_bytes=state.get("sent_bytes", 0),
-            sent=state["sent"],
-            taken=state["taken"],
-            current=status.read_at - part["at"] <= CURRENT_SECONDS,
-            as_of=part["at"],
+            outstanding_bytes=channel.outstanding_bytes,
+            credit_bytes=channel.credit_bytes,
+            sent_bytes=channel.sent_bytes,
+            sent=channel.sent,
+            taken=channel.taken,
+            current=status.read_at - part.at <= CURRENT_SECONDS,
+            as_of=part.at,
         )
-        for member, part in sorted(status.members().items())
-        for peer, state in sorted((part.get("channels") or {}).items())
+        for member, part in sorted(status.parts.in_epoch().items())
+        if part.at is not None
+        for peer, channel in sorted(part.channels.items())
     ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel, Field
 
+from cutline.common.status.parts import Mark
 from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, router
 from cutline.services.control.api.models import CheckpointView
 from cutline.services.control.api.paging import Newest
@@ -72,11 +74,11 @@ class _Viewer:
     def __init__(self, status: Status, published: int, released: Set[int]) -> None:
         self._published, self._released = published, released
         self._current, self._as_of = status.current, status.as_of
-        self._applies = status.spark.get("applies") or []
-        self._marks: dict[int, dict[str, tuple[float, float | None]]] = {}
-        for member, part in status.members().items():
-            for checkpoint, marker_at, saved_at in part.get("marks") or ():
-                self._marks.setdefault(checkpoint, {})[member] = marker_at, saved_at
+        self._applies = status.spark.applies
+        self._marks: dict[int, dict[str, Mark]] = {}
+        for member, part in status.parts.in_epoch().items():
+            for mark in part.marks:
+                self._marks.setdefault(mark.checkpoint, {})[member] = mark
 
     def __call__(self, seen: Checkpoint) -> dict[str, Any]:
         marks = self._marks.get(seen.slot, {})
@@ -98,8 +100,8 @@ class _Viewer:
                 {
                     "member": member,
                     "part_bytes": seen.parts.get(member),
-                    "marker_at": marks[member][0] if member in marks else None,
-                    "saved_at": marks[member][1] if member in marks else None,
+                    "marker_at": marks[member].marker_at if member in marks else None,
+                    "saved_at": marks[member].saved_at if member in marks else None,
                 }
                 for member in sorted({*seen.parts, *marks})
             ],
@@ -110,10 +112,8 @@ class _Viewer:
 
     def _apply(self, slot: int) -> Mapping[str, Any] | None:
         """The batch that applied this checkpoint, if the Spark writer still reports it."""
-        found = next((batch for batch in self._applies if batch["from"] <= slot <= batch["checkpoint"]), None)
-        if found is None:
-            return None
-        return {"first": found["from"], "last": found["checkpoint"], **found}
+        found = next((batch for batch in self._applies if batch.first <= slot <= batch.last), None)
+        return None if found is None else asdict(found)
 
 
 async def viewer(watch: PipelineWatch) -> _Viewer:

@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse
 from cutline.common.config.pipeline import shown
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
 from cutline.common.store.store import PipelineStore
@@ -98,7 +99,7 @@ class Asking:
         """
 
         async def look() -> Situation:
-            status: Mapping[str, Mapping[str, Any]] = {}
+            status = PipelineStatus()
             with suppress(Unavailable):
                 status = await self.registry.status(self.found.key)
             tables, _ = await self.shared.watches.of(self.found).tables(status)
@@ -193,14 +194,12 @@ async def _settled(registry: Registry, found: PipelineStore, command: Command, s
 
 async def _under_way(registry: Registry, pipeline: lives.Key) -> UnderWay:
     """The leader's commands; those of one that died, its successor begins anew."""
-    leader = (await registry.status(pipeline)).get("enumerator", {})
-    if time.time() - leader.get("at", 0.0) > CURRENT_SECONDS:
+    leader = (await registry.status(pipeline)).enumerator
+    if leader.at is None or time.time() - leader.at > CURRENT_SECONDS:
         return {}
-    commands = leader.get("commands") or {}
-    taken = {commands.get("running"), *commands.get("apart", ())}
-    waiting = commands.get("waiting") or {}
-    known = {*taken, *map(int, waiting)} - {None}
-    return {n: (n in taken, waiting.get(str(n))) for n in known}
+    commands = leader.commands
+    taken = {*commands.apart} | ({commands.running} if commands.running is not None else set())
+    return {n: (n in taken, commands.waiting.get(n)) for n in taken | commands.waiting.keys()}
 
 
 def view_of(pipeline: str, command: Command, outcome: Outcome | None, under_way: UnderWay) -> CommandView:

@@ -24,7 +24,7 @@ from cutline.services.control.api.models import EventKind, EventView
 from cutline.services.control.api.paging import Newest, several
 from cutline.services.control.api.problems import RETRY_SECONDS, Refused
 from cutline.services.control.api.roles import Caller
-from cutline.services.control.feed import BEGINNING, Event, Place
+from cutline.services.control.history import BEGINNING, Event, Place
 from cutline.services.control.store_calls import in_store
 from cutline.services.control.watch import PipelineWatch
 
@@ -61,7 +61,7 @@ async def events(
     kinds = set(KINDS) if kind is None else several(kind, KINDS, "kind of event")
     watch = control.watches.of(found)
     if stream or (accept is not None and STREAM in accept):
-        after = await _place(watch, last_event_id) if last_event_id else (await watch.feed()).place
+        after = await _place(watch, last_event_id) if last_event_id else (await watch.history()).place
         if control.streams[caller.means, caller.by] >= MOST:
             raise Refused(
                 429,
@@ -71,7 +71,7 @@ async def events(
             )
         sent = _counted(control, caller, _stream(control, watch, after, kinds))
         return StreamingResponse(sent, media_type=STREAM, headers={"Cache-Control": "no-store"})
-    known = [event for event in (await watch.feed()).all() if event.kind in kinds]
+    known = [event for event in (await watch.history()).all() if event.kind in kinds]
     listed = page.of(known[::-1], lambda event: event.place.key, newest_first=True)
     return [_view(event) for event in listed]
 
@@ -91,11 +91,11 @@ async def _stream(control: Control, watch: PipelineWatch, after: Place, kinds: S
     sent_at, newest = time.monotonic(), 0
     while not control.stopping.is_set():
         try:
-            feed = await watch.feed()
-            if feed.place.slot < newest:  # the pipeline was deleted, and defined again
+            history = await watch.history()
+            if history.place.slot < newest:  # the pipeline was deleted, and defined again
                 after = BEGINNING
-            newest = feed.place.slot
-            for event in feed.after(after):
+            newest = history.place.slot
+            for event in history.after(after):
                 after = event.place
                 if event.kind in kinds:
                     sent_at = time.monotonic()
@@ -131,7 +131,7 @@ async def _place(watch: PipelineWatch, text: str) -> Place:
         raise Refused(
             422, f"Last-Event-ID is {text[:40]!r}, which is no event of a pipeline", "send the id of an event, or none"
         )
-    now = (await watch.feed()).place
+    now = (await watch.history()).place
     slot, number, command, publication = found.groups()
     if int(slot) > now.slot and max(await in_store(watch.store.slots), default=0) < int(slot):
         return BEGINNING  # the pipeline was deleted, and defined again

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cutline.common.causes import Cause
 from cutline.common.mesh.presence import GaveUp
 from cutline.common.store.commands import Mode
 
@@ -77,8 +78,10 @@ class PipelineView(BaseModel):
     mode: Mode
     commands_waiting: int = Field(description="commands that are accepted and not finished")
     tags: dict[str, str]
-    halted: str | None = Field(description="why the leader gave up until a person acts")
-    spark_writer_error: str | None = Field(default=None, description="why the Spark writer can't go on; it tries again")
+    halted: Cause | None = Field(description="why the leader gave up until a person acts")
+    spark_writer_error: Cause | None = Field(
+        default=None, description="why the Spark writer can't go on; it tries again"
+    )
     binlog_left_seconds: float | None = Field(
         default=None, description="until the source may remove binlog that is still needed; null: unknown, or never"
     )
@@ -126,6 +129,7 @@ class TableView(BaseModel):
     rows_estimate: int | None
     splits_done: int | None
     splits_total: int | None
+    code: str | None = Field(default=None, description="kind of the cause: see docs/causes.md", examples=["no_key"])
     cause: str | None
     remedy: str | None = None
     choices: list[str] = Field(default_factory=list)

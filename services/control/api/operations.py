@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -205,10 +206,10 @@ async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandVie
 async def limits(found: Known, control: Shared) -> LimitsView:
     """Return how fast all readers together may SELECT."""
     status = await control.watches.of(found).status()
-    known = status.leader.get("limits")
+    known = status.leader.limits
     if known is None:
         return LimitsView(**await in_store(_ordered_limits, found), current=False)
-    return LimitsView(**known, current=status.current, as_of=status.as_of)
+    return LimitsView(**asdict(known), current=status.current, as_of=status.as_of)
 
 
 def _ordered_limits(found: PipelineStore) -> Mapping[str, float | None]:

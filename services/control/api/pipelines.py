@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from fastapi import Header, Path, Query, Request, Response
 
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.mesh.presence import tables as captured
+from cutline.common.status.parts import BinlogStatus, PipelineStatus
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import definitions
@@ -117,67 +118,63 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
         return None
     status = await shared.registry.status(found.key)
     alive = {service.incarnation for service in await shared.registry.services()}
-    leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
+    leader, spark = status.enumerator, status.spark_writer
     tables, _ = await shared.watches.of(found).tables(status)
-    phases = [table["phase"] for table in tables.values()]
-    checkpoint = leader.get("checkpoint") or {}
+    phases = [table.phase for table in tables.values()]
     return PipelineView(
         name=found.name,
         id=found.id,
         definition=shown("", definition),
         version=version,
-        version_in_force=leader.get("definition"),
+        version_in_force=leader.definition,
         mode=mode,
         commands_waiting=max(0, waiting),
         tags=definition.get("tags", {}),
-        epoch=leader.get("epoch"),
-        leader=leader.get("leader"),
+        epoch=leader.epoch or None,
+        leader=leader.leader,
         tables={phase: phases.count(phase) for phase in sorted(set(phases))},
-        checkpoint=checkpoint.get("number"),
-        checkpoint_completed_at=checkpoint.get("completed_at") or None,
-        publication=spark.get("published"),
-        published_at=spark.get("published_at"),
-        source_time=spark.get("source_time"),
-        waiting_for=_obstacle(leader, [part for part in status.values() if part is not leader]),
-        halted=leader.get("halted"),
-        spark_writer_error=spark.get("error"),
-        binlog_left_seconds=_left(leader.get("binlog") or {}),
-        failures=leader.get("failures") or 0,
-        retry_at=leader.get("retry_at"),
-        limits=leader.get("limits"),
-        spark_writer=spark.get("leader") if spark.get("leader") in alive else None,
-        applied_by_spark=spark.get("applied_by_spark") or {},
-        rows_sent=_rows_sent(status, leader.get("epoch")),
-        current=leader.get("leader") in alive,
-        as_of=leader.get("at"),
+        checkpoint=leader.checkpoint.number,
+        checkpoint_completed_at=leader.checkpoint.completed_at,
+        publication=spark.published,
+        published_at=spark.published_at,
+        source_time=spark.source_time,
+        waiting_for=_obstacle(status),
+        halted=leader.halted,
+        spark_writer_error=None if spark.failure is None else spark.failure.cause,
+        binlog_left_seconds=_left(leader.binlog),
+        failures=leader.failures,
+        retry_at=leader.retry_at,
+        limits=None if leader.limits is None else asdict(leader.limits),
+        spark_writer=spark.leader if spark.leader in alive else None,
+        applied_by_spark=dict(spark.applied_by_spark),
+        rows_sent=_rows_sent(status),
+        current=leader.leader in alive,
+        as_of=leader.at,
     )
 
 
-def _rows_sent(status: Mapping[str, Mapping[str, Any]], epoch: int | None) -> int | None:
+def _rows_sent(status: PipelineStatus) -> int | None:
     """The rows of all readers of the epoch in progress, as they last reported them."""
-    rows = [
-        int(part.get("rows_total") or 0)
-        for name, part in status.items()
-        if name.startswith("reader-") and part.get("epoch") == epoch
-    ]
+    rows = [reader.rows_total for reader in status.readers.values() if reader.epoch == status.enumerator.epoch]
     return sum(rows) if rows else None
 
 
-def _obstacle(leader: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> str | None:
+def _obstacle(status: PipelineStatus) -> str | None:
     """What holds the pipeline up. While an epoch is open a member knows it better: the leader sees that a checkpoint is
     late, and its reader what it waits for. Where that is the checkpoint, both are said."""
-    parts = (*members, leader) if leader.get("state") == "leading" else (leader, *members)
-    waits = [str(part["waiting_for"]) for part in parts if part.get("waiting_for")]
+    leader, members = status.enumerator, (*status.readers.values(), *status.writers.values())
+    parts = (*members, leader) if leader.state == "leading" else (leader, *members)
+    waits = [part.waiting_for for part in parts if part.waiting_for]
     if not waits:
         return None
-    late = leader.get("waiting_for")
+    late = leader.waiting_for
     return f"{waits[0]}; {late}" if late and waits[0].startswith("a checkpoint: ") else waits[0]
 
 
-def _left(binlog: Mapping[str, Any]) -> float | None:
+def _left(binlog: BinlogStatus | None) -> float | None:
     """Seconds until the source may remove binlog that is still needed, by the leader's last look at it."""
-    left = binlog.get("left_seconds")
-    return None if left is None else max(0.0, left - max(0.0, time.time() - binlog["at"]))
+    left = None if binlog is None else binlog.left_seconds
+    return None if binlog is None or left is None else max(0.0, left - max(0.0, time.time() - binlog.at))
 
 
 # Create
@@ -255,8 +252,8 @@ async def _plan(
     phases: dict[str, str] = {}
     if stored is not None:
         with suppress(Unavailable):
-            tables = captured(await shared.registry.status(found.key))
-            phases = {name: table["phase"] for name, table in tables.items()}
+            tables = (await shared.registry.status(found.key)).tables
+            phases = {name: table.phase for name, table in tables.items()}
     call = partial(plan, config, store_url=shared.store.url, before=stored, version=version, phases=phases)
     return await shared.sources.run(call, config.source, asked=ALL)
 

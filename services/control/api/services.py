@@ -37,14 +37,14 @@ async def services(control: Shared) -> list[ServiceView]:
         name, watch = life.name, control.watches.of(control.store.open(life))
         status = await watch.status()
         for part in (status.leader, status.spark):
-            if incarnation := part.get("leader"):
-                leads.setdefault(incarnation, []).append(name)
+            if part.leader is not None:
+                leads.setdefault(part.leader, []).append(name)
         try:
             epoch = (await watch.journal()).epoch()
         except Unavailable:  # what the mesh does is worth showing without the store
             continue
-        if epoch is not None and epoch.slot == status.leader.get("epoch"):
-            for role, incarnations in (("reader", epoch.readers), ("writer", epoch.writers)):
+        if epoch is not None and epoch.slot == status.leader.epoch:
+            for role, incarnations in epoch.services.items():
                 for number, incarnation in enumerate(incarnations):
                     members.setdefault(incarnation, {})[name] = f"{role}-{number}"
                     epochs.setdefault(incarnation, {})[name] = epoch.slot

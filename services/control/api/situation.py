@@ -13,6 +13,7 @@ from typing import Any
 
 from cutline.common.commands import rules
 from cutline.common.commands.rules import OPERATIONS, PipelineState
+from cutline.common.status.parts import PipelineStatus, TableStatus
 from cutline.common.store.commands import Command, Mode
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
@@ -37,16 +38,16 @@ class Situation:
     pipeline: str
     state: PipelineState
     pending: tuple[Command, ...]
-    tables: Mapping[str, Mapping[str, Any]]
-    status: Mapping[str, Mapping[str, Any]]
+    tables: Mapping[str, TableStatus]
+    status: PipelineStatus
     finished: int
 
     @property
     def shows_finished(self) -> bool:
         """Whether the leader has reported since it finished its last command, number `finished`: its reports come each
         half second. True without a leader's report."""
-        reported = (self.status.get("enumerator", {}).get("commands") or {}).get("done")
-        return reported is None or reported >= self.finished
+        leader = self.status.enumerator
+        return leader.at is None or leader.commands.done >= self.finished
 
     def allow(self, operation: str, arguments: Mapping[str, Any]) -> None:
         """Raise Refused (409, or 404 for an unknown table) if the operation makes no sense now."""
@@ -55,7 +56,7 @@ class Situation:
             raise Refused(409, *refusal)
         if row.phases:
             table = str(arguments["table"])
-            phase = self.tables.get(table, {}).get("phase")
+            phase = None if (known := self.tables.get(table)) is None else known.phase
             if (refusal := rules.table_refusal(operation, table, phase)) is not None:
                 raise Refused(404 if phase is None else 409, *refusal)
 
@@ -65,16 +66,13 @@ class Situation:
             raise Refused(404, *rules.unknown_table(table))
 
 
-def look(
-    found: PipelineStore, status: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Mapping[str, Any]]
-) -> Situation:
-    """Read what the store has and put it together with the status ({}: Redis has none). Blocks: call it in a thread."""
+def look(found: PipelineStore, status: PipelineStatus, tables: Mapping[str, TableStatus]) -> Situation:
+    """Read what the store has and put it together with the status. Blocks: call it in a thread."""
     newest = found.commands.newest_outcome()
     waiting = found.commands.list(after=newest.n if newest else 0, limit=1000)
     withdrawn = {command.arguments.get("command") for command in waiting if command.kind == "cancel_command"}
     pending = [command for command in waiting if command.n not in withdrawn]
-    leader = status.get("enumerator", {})
-    halted, ended = bool(leader.get("halted")), leader.get("ended") is not None
+    halted, ended = bool(status.enumerator.halted), status.enumerator.ended is not None
     mode: Mode = newest.orders.mode if newest else "running"
     for command in pending:
         mode = _AFTER.get(command.kind, mode)

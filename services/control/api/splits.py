@@ -49,9 +49,9 @@ async def splits(found: Known, control: Shared) -> list[SplitsView]:
     return [
         SplitsView(
             table=name,
-            generation=table.get("generation", 1),
-            done=table.get("splits_done"),
-            total=table.get("splits_total"),
+            generation=table.generation,
+            done=table.splits_done,
+            total=table.splits_total,
             current=status.current,
             as_of=status.as_of,
         )
@@ -67,10 +67,10 @@ async def grid(found: Known, control: Shared, table: TableName) -> GridView:
     known = status.tables.get(table)
     if known is None:
         raise unknown_table(found.name, table)
-    generation, done = known.get("generation", 1), known.get("splits_done") or 0
-    given = await control.registry.splits(found.key, table) if known["phase"] == "snapshot" else None
+    generation, done = known.generation, known.splits_done or 0
+    given = await control.registry.splits(found.key, table) if known.phase == "snapshot" else None
     if given is None or given["generation"] != generation:
-        total = max(done, known.get("splits_total") or 0)
+        total = max(done, known.splits_total or 0)
         given = {"made": done, "total": total, "waiting": [], "reading": {}, "fresh": []}
     behind = await _not_in_lake(watch, status, table, generation, given["fresh"])
     return GridView(
@@ -89,7 +89,7 @@ async def _not_in_lake(
 ) -> set[int]:
     """The numbers of chunks that are read and not yet applied: in no checkpoint, or in one that is not applied."""
     behind = {number for first, last in fresh for number in range(first, last + 1)}
-    applied = status.spark.get("applied") or 0
+    applied = status.spark.applied or 0
     try:
         window = await watch.journal()
     except Unavailable:

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cutline.common.config.pipeline import PipelineConfig, TableGlob, select_tables
+from cutline.common.config.globs import TableGlob, select_tables
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError
-from cutline.common.mesh.presence import choice
 from cutline.common.table_id import glob_of, split_names, table_id_of
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.definitions import checked, normal
@@ -137,7 +137,7 @@ async def choose(asked: Asked, table: TableName, chosen: Choice) -> CommandView:
 
     def allow(now: Situation) -> None:
         try:
-            arguments["seen"] = choice(now.status, table, chosen.choice, seen=chosen.seen)["seen"]
+            arguments["seen"] = now.status.choice(table, chosen.choice, seen=chosen.seen)
         except ConfigError as error:
             raise refused(409, error) from error
 

@@ -18,7 +18,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.settings import settings_table
 from cutline.common.errors import ConfigError
-from cutline.common.mesh.messages import Limits
+from cutline.common.limits import Limits
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import doctor, lake, running
 from cutline.services.run.cli.exits import exit_codes

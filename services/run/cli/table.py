@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from cutline.services.run.cli.printing import print_json, span, when
+from cutline.services.run.cli.printing import because, print_json, span, when
 from cutline.services.run.cli.remote import Session, asks, orders, pipeline_argument, table_argument
 
 
@@ -33,7 +33,7 @@ def list_(session: Session, pipeline: str, phase: str | None, q: str | None) -> 
         ("lag", lambda found: span(found.lag_seconds)),
         ("published", lambda found: found.published_checkpoint),
         ("last change", lambda found: when(found.last_change_at)),
-        ("cause", lambda found: found.cause),
+        ("cause", because),
         none="no table",
     )
 

@@ -24,7 +24,7 @@ from cutline.services.client.rest.errors import ServiceUnavailable, Unreachable
 from cutline.services.client.rest.models import Pipeline, Service, Table
 from cutline.services.run import running
 from cutline.services.run.cli.local import workdir_of
-from cutline.services.run.cli.printing import print_json, size, span
+from cutline.services.run.cli.printing import because, print_json, size, span
 from cutline.services.run.cli.remote import Session, asks, pipeline_argument
 from cutline.services.run.cli.service import work_of
 from cutline.services.run.terminal import lines, picture
@@ -96,7 +96,7 @@ def _lines(pipeline: Pipeline, tables: list[Table]) -> Iterator[str]:
         if table.rate_rows_per_second:
             text += f", {table.rate_rows_per_second:,.0f} rows/s"
         text += "" if table.eta_seconds is None else f", {span(table.eta_seconds)} to go"
-        yield text + ("" if table.cause is None else f": {table.cause}")
+        yield text + ("" if table.cause is None else f": {because(table)}")
     now = time.time()
     lag = f"lag {span(max(0.0, now - pipeline.source_time))}" if pipeline.source_time else "lag unknown"
     parts = [pipeline.mode, lag]
@@ -194,7 +194,7 @@ def drawing(found: dict[str, Any], processors: Processors, now: float) -> Render
             "" if not table.rate_rows_per_second else f"{table.rate_rows_per_second:,.0f}",
             span(table.eta_seconds),
             span(table.lag_seconds),
-            table.cause or "",
+            because(table),
         )
     channels = _grid("channel", ">outstanding", ">credit", ">sent", ">taken")
     for channel in found["channels"]:

@@ -22,8 +22,8 @@ A SELECT holds its table's metadata lock until its last row is taken: an ALTER q
 the ALTER. So the server limits its time: it ends a statement that runs longer, a write that we don't receive, and an
 idle transaction, also while this process is suspended or waits for credit. Rows come in the order of the key, so the
 rows received until then are complete up to the last key, and from one view: the chunk ends before that key
-(`ChunkEnd.cut_at`), by the same rules of low and high, and the rest is a chunk of its own, with its own watermarks. A
-chunk whose rows turn out too wide for memory ends early in the same way.
+(`ChunkResult.cut_at`), by the same rules of low and high, and the rest is a chunk of its own, with its own watermarks.
+A chunk whose rows turn out too wide for memory ends early in the same way.
 
 A table without a key (`keyless: append`) is one chunk, the whole table in one SELECT, and its rows can be neither laid
 over nor replayed: two equal rows are two rows. So the SELECT runs in a consistent snapshot, and the binlog proves what
@@ -33,8 +33,8 @@ rows are the table at low and at high: each inserted row is among them or comes 
 low is high anyway. The rows are streamed in the same bounded memory as any chunk's, but have no order in which the
 SELECT could be cut and continued: its time is not limited, and an attempt that fails begins again.
 
-Batches are given out as they are read, but a chunk counts only by its `ChunkEnd`: a caller that gets an error instead
-must drop the batches.
+Batches are given out as they are read, but a chunk counts only by its `ChunkResult`: a caller that gets an error
+instead must drop the batches.
 """
 
 from __future__ import annotations
@@ -52,13 +52,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, NextGeneration, SourceLost, TableLocked, Unavailable
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
+from cutline.common.ops import Op, is_any
 from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.common.schema import OP, SEQ, TableSchema
+from cutline.services.sources.contract import ChunkResult, GenerationEnded, Route
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.binlog.event_bodies import MAX_ROW_BYTES
-from cutline.services.sources.mysql.binlog.routes import Route, has_row_over
+from cutline.services.sources.mysql.binlog.routes import has_row_over
 from cutline.services.sources.mysql.catalogue import index_of, table_schema
 from cutline.services.sources.mysql.connection import Connection, RowStream, translate_errors
 from cutline.services.sources.mysql.decode.result import ResultDecoder
@@ -95,23 +98,6 @@ T = TypeVar("T")
 log = logging.getLogger("cutline.reader")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkEnd:
-    """All rows of the chunk were given. `zero_dates` counts, by column, dates that no calendar has, which became null.
-
-    `checksum` is the sum of `checksum_of` over the batches. With `cut_at` the chunk ends before that key: the rest was
-    not read, and is another chunk.
-    """
-
-    low: Low
-    high: High
-    rows: int
-    checksum: str
-    schema: TableSchema
-    zero_dates: Mapping[str, int] = field(default_factory=dict)
-    cut_at: Key | None = None
-
-
 class _NothingInTime(Exception):
     """The SELECT's time ended before it gave two rows, so there is no key at which to cut the chunk."""
 
@@ -126,9 +112,9 @@ def read_chunk(
     identity: Sequence[str] = (),
     aged: AgedPositions | None = None,
     window: Window | None = None,
-) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
+) -> Generator[pa.RecordBatch | ChunkResult, None, None]:
     """Read a chunk, on a connection that `kept` has or opens: batches of about `batch_bytes` with the schema's columns,
-    then `ChunkEnd`, when the connection is left to the next chunk.
+    then `ChunkResult`, when the connection is left to the next chunk.
 
     Each batch is read when it is requested; meanwhile the server waits, and after `seconds` it ends the SELECT: the
     chunk is cut. A SELECT that gives fewer than two rows in its time is tried again with more. In `exact` on MySQL the
@@ -139,7 +125,7 @@ def read_chunk(
 
     Errors: NextGeneration (the table changed), another SourceLost (quarantine), TableLocked (by another session: read
     others meanwhile), Unavailable (this attempt failed; try again), ConfigError (`exact` where the server can't).
-    Typical mistake: to use batches before `ChunkEnd` came.
+    Typical mistake: to use batches before `ChunkResult` came.
     """
     for patience in MORE_PATIENCE:
         try:
@@ -149,11 +135,12 @@ def read_chunk(
             return
         except _NothingInTime:
             log.warning("a SELECT of %s gave fewer than two rows in %.0f s", split.table_id, seconds * patience)
-    raise SourceLost(
-        f"A SELECT of {split.table_id} gave fewer than two rows in {seconds * MORE_PATIENCE[-1]:.0f} s; find out what"
-        " delays the server, or raise snapshot.max_select_seconds",
-        split.table_id,
+    cause = Cause(
+        Code.SOURCE_SLOW,
+        f"A SELECT of {split.table_id} gave fewer than two rows in {seconds * MORE_PATIENCE[-1]:.0f} s",
+        "find out what delays the server, or raise snapshot.max_select_seconds",
     )
+    raise SourceLost(cause, split.table_id)
 
 
 def _read(
@@ -165,13 +152,13 @@ def _read(
     identity: Sequence[str],
     aged: AgedPositions,
     window: Window | None,
-) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
+) -> Generator[pa.RecordBatch | ChunkResult, None, None]:
     keyed = bool(split.schema.key)
     with ExitStack() as connections:
         conn = connections.enter_context(closing(kept.take() if keyed else kept.new()))
         server = identify(conn)
         if mode == "exact" and server.mysql and not server.gtid:
-            raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
+            raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL", "set gtid_mode=ON there, or use replay")
         _same_table(conn, split, identity)
         key = split.ordered.key
         index = index_of(conn, split.table_id, key) if key else None  # before low, which should be taken late
@@ -196,7 +183,7 @@ def _read(
             conn = connections.enter_context(closing(kept.new()))
             if identify(conn) != server:
                 raise Unavailable(
-                    f"Another server answers now than when {split.table_id} was read; the chunk is read again"
+                    f"Another server answers now than when {split.table_id} was read", "the chunk is read again"
                 )
         elif not server.mysql or not keyed:
             end_snapshot(conn)
@@ -213,7 +200,7 @@ def _read(
         if keyed:  # else it can be asked several statements at once
             connections.pop_all()
             kept.leave(conn)
-    yield ChunkEnd(  # with nothing open: a caller that has the end need not resume this generator
+    yield ChunkResult(  # with nothing open: a caller that has the end need not resume this generator
         low=low,
         high=high,
         rows=tally.rows,
@@ -227,7 +214,12 @@ def _read(
 def _same_table(conn: Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
     current = table_schema(conn, split.table_id, identity)
     if current.look != split.schema.look:
-        raise NextGeneration(f"{split.table_id} was changed by DDL while it was read; it is read again", split.table_id)
+        raise _changed(split.table_id, "changed by DDL")
+
+
+def _changed(table_id: str, change: str) -> NextGeneration:
+    sentence = f"{table_id} was {change} while it was read, so it is read again"
+    return NextGeneration(Cause(Code.CHANGED, sentence), table_id)
 
 
 # --- watermarks -------------------------------------------------------------------------------------------------------
@@ -256,8 +248,8 @@ def _unprepared(conn: Connection, take: Callable[[], T]) -> T:
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
-        "No moment without prepared XA transactions was found for reading a chunk; commit or roll back those that XA"
-        " RECOVER lists"
+        "No moment without prepared XA transactions was found for reading a chunk",
+        "commit or roll back those that XA RECOVER lists",
     )
 
 
@@ -313,8 +305,8 @@ def _proven(
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
-        f"No moment without an INSERT was found to begin reading {split.table_id}, which has no key; pause its writers"
-        " for a few milliseconds, or add a primary key"
+        f"No moment without an INSERT was found to begin reading {split.table_id}, which has no key",
+        "pause its writers for a few milliseconds, or add a primary key",
     )
 
 
@@ -368,7 +360,8 @@ def _rows(
         except ValueError as error:  # was the table changed before the SELECT?
             with closing(kept.new()) as other:
                 _same_table(other, split, identity)
-            raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
+            cause = Cause(Code.UNREADABLE, f"A row of {schema.table_id} can't be read: {error}")
+            raise SourceLost(cause, schema.table_id) from error
         ready = None
         if batch is not None:
             _check(batch, schema, decoder.zero_dates)
@@ -409,10 +402,8 @@ def _check(batch: pa.RecordBatch, schema: TableSchema, unfit: Collection[str]) -
         if batch.column(name).null_count:
             raise SourceLost(indistinct(schema, name), schema.table_id)
     if has_row_over(batch, MAX_ROW_BYTES):
-        raise SourceLost(
-            f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
-            schema.table_id,
-        )
+        sentence = f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB"
+        raise SourceLost(Cause(Code.VALUE, sentence, "leave the table out of the list"), schema.table_id)
 
 
 def _each_once(batch: pa.RecordBatch, before: pa.RecordBatch | None, schema: TableSchema) -> None:
@@ -488,7 +479,7 @@ class Window:
         NextGeneration if a DDL or TRUNCATE lies in between.
         """
         schema, table_id = split.schema, split.table_id
-        route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high, chunks=None)
+        route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high)
         until = ChunkHighs(schema.key_columns, [CompletedSplit(split_start=None, split_end=None, high=high)])
         found: list[pa.Table] = []
         at, self._at = self._at, None
@@ -506,9 +497,9 @@ class Window:
                 wait_seconds=1.0,
             )
             for fault in read.faults:
-                raise (NextGeneration if fault.restart else SourceLost)(fault.cause, table_id)
+                raise (NextGeneration if isinstance(fault, GenerationEnded) else SourceLost)(fault.cause, table_id)
             if read.schemas:
-                raise NextGeneration(f"{table_id} was changed by DDL while it was read; it is read again", table_id)
+                raise _changed(table_id, "changed by DDL")
             for change in read.batches:
                 table = pa.Table.from_batches([change.batch])
                 table = table.filter(pc.invert(until.kept(table, server=high.server, locate=None)))
@@ -519,8 +510,8 @@ class Window:
         if not found:
             return pa.table({OP: [], SEQ: []})
         changes = pa.concat_tables(found, promote_options="permissive")
-        if pc.any(pc.equal(changes[OP].cast(pa.string()), "t")).as_py():
-            raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
+        if pc.any(is_any(changes[OP], Op.TRUNCATE)).as_py():
+            raise _changed(table_id, "truncated")
         return changes
 
     @property

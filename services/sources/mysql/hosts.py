@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 from weakref import WeakSet
 
 import pymysql
@@ -31,8 +30,9 @@ import pymysql
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import Address, SourceConfig
 from cutline.common.errors import CutlineError, SourceRefused, Unavailable
-from cutline.common.mesh.topology import reader_name
+from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High, Position
+from cutline.common.status.parts import PipelineStatus, ReaderStatus
 from cutline.services.sources.mysql.connection import (
     LOGIN_REFUSED,
     Connection,
@@ -49,7 +49,6 @@ GRACE_SECONDS = 5.0
 """How long the owner of connections waits for their threads at its end, before it breaks them (`Hosts.end`)."""
 CURRENT_SECONDS = 10.0
 """A status that is older says nothing about the main cursor any more."""
-STREAMING = reader_name(0)
 """The part of the status of the reader that has the main cursor."""
 
 
@@ -92,15 +91,15 @@ class Hosts:
         """The server that the main cursor reads, as far as this service knows."""
         return str(self._current) if self._only else None
 
-    def follow(self, status: Mapping[str, Mapping[str, Any]], *, now: float) -> None:
+    def follow(self, status: PipelineStatus, *, now: float) -> None:
         """Go where the pipeline's other services go, by its status in Redis; called each second by a service without
         the main cursor. `now` is in seconds since 1970, as the times in the status.
         """
-        streaming = status.get(STREAMING, {})
-        main = streaming.get("main_host") if now - streaming.get("at", 0.0) < CURRENT_SECONDS else None
+        streaming = status.readers.get(STREAM_READER, ReaderStatus())
+        main = streaming.main_host if now - (streaming.at or 0.0) < CURRENT_SECONDS else None
         if main is None:
             self.release()
-            self.prefer(status.get("enumerator", {}).get("source_host") or streaming.get("source_host"))
+            self.prefer(status.enumerator.source_host or streaming.source_host)
             return
         with self._lock:
             self._current = self._known(main) or self._current
@@ -189,10 +188,10 @@ class Hosts:
             connection.close()
             if isinstance(error, (Unavailable, SourceRefused)):
                 raise
-            raise SourceRefused(f"{address}: {error}") from error
+            raise SourceRefused(error.cause.before(f"{address}: ")) from error
         if faults:
             connection.close()
-            raise SourceRefused(*(f"{address}: {fault}" for fault in faults))
+            raise SourceRefused.several(fault.before(f"{address}: ") for fault in faults)
         return connection
 
     def _open(self, address: Address) -> Connection:
@@ -219,7 +218,7 @@ class Hosts:
         with self._lock:
             since, refusal = self._refused.get(key, (0.0, None))
         if refusal is not None and self._clock() - since < REFUSED_SECONDS:
-            raise SourceRefused(*refusal.faults)
+            raise SourceRefused.several(refusal.faults)
         try:
             connection = connect(source)
         except SourceRefused as error:

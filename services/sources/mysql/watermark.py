@@ -31,10 +31,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, ProtocolError
+from cutline.common.gtids import GtidSet
 from cutline.common.keys import comparable
 from cutline.common.mesh.messages import CompletedSplit
-from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.ops import Op, is_any
+from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column, parse_type
 
 AGED_SECONDS = 60.0
@@ -69,9 +72,10 @@ def overlay(rows: pa.Table, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     """The chunk as of its high watermark: `rows` as the SELECT saw them, changed by the chunk's changes in (low, high].
 
     `rows` has the table's columns, `changes` also `OP` and `SEQ`, and only keys of the chunk. Of each key only its last
-    change by `_seq` counts: `+I` and `+U` put their row, `-D` removes it. The order of rows is not kept. No Python
+    change by `_seq` counts: it puts the row, or removes it. The order of rows is not kept. No Python
     object is made of unchanged rows; without changes, `rows` itself is returned.
     """
+    changes = changes.filter(pc.invert(is_any(changes[OP], Op.BEFORE)))
     if changes.num_rows == 0:
         return rows
     names = [f"k{at}" for at in range(len(key))]  # own names: the key's columns could be called "seq" or "row"
@@ -80,8 +84,7 @@ def overlay(rows: pa.Table, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     changed = changes.filter(pc.is_in(changes[SEQ], value_set=last["seq_max"].combine_chunks()))
     numbered = pa.table([*(comparable(rows[name]) for name in key), np.arange(rows.num_rows)], names=[*names, "row"])
     kept = numbered.join(last.select(names), keys=names, join_type="left anti", use_threads=False)["row"]
-    put = pc.is_in(changed[OP].cast(pa.string()), value_set=pa.array(["+I", "+U"]))
-    images = changed.filter(put).select(rows.schema.names)
+    images = changed.filter(is_any(changed[OP], Op.INSERT, Op.UPDATE)).select(rows.schema.names)
     return pa.concat_tables([rows.take(kept), images.cast(rows.schema)])
 
 
@@ -150,7 +153,7 @@ class ChunkHighs:
                 break
             start = _hashable(split.split_end)
         if by_start or not ordered or ordered[-1].split_end is not None:
-            raise ProtocolError("the chunks of a table have gaps or overlap; read the table again")
+            raise ProtocolError("the chunks of a table have gaps or overlap", "read the table again")
         self.highs = tuple(split.high for split in ordered)
         self.ranges = KeyRanges(columns, [split.split_end for split in ordered[:-1] if split.split_end is not None])
         self.highest = self.highs[0]
@@ -183,8 +186,11 @@ class ChunkHighs:
     def _verify_server(self, server: str) -> None:
         if server != self.highest.server:
             raise NextGeneration(
-                f"The source changed from server {self.highest.server} to {server}, whose positions can't be compared"
-                " with the table's watermarks; the table is read again"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The source changed from server {self.highest.server} to {server}, whose positions can't be"
+                    " compared with the table's watermarks, so the table is read again",
+                )
             )
 
 

@@ -13,8 +13,7 @@ upkeep: Iceberg merges them as it commits, once a table has a hundred of a kind.
 
 Expiry removes snapshots that no ref names and that are older than a grace period, in which readers may still use them.
 Refs hold `main`, the staging branch of the newest publication and the kept cuts; the caller names whatever else the
-retained publications name (retention.py). No file of the store is deleted with a snapshot; tables that Cutline's first
-versions made name such files.
+retained publications name (retention.py).
 """
 
 from __future__ import annotations
@@ -85,12 +84,11 @@ def compact(
     )
 
 
-def expire(table: LakeTable, *, before_ms: int, kept: Collection[int] = (), store: str | None = None) -> set[str]:
+def expire(table: LakeTable, *, before_ms: int, kept: Collection[int] = ()) -> None:
     """Expire snapshots that no ref holds, that are older than `before_ms` and not among `kept`; delete the files that
     they alone named.
 
-    A file is deleted only if no manifest of a retained snapshot names its path. Those in the folder `store` (a full
-    path that ends in a slash) are not deleted, but returned.
+    A file is deleted only if no manifest of a retained snapshot names its path.
 
     Iceberg has two ways to find the files to delete. The incremental one, used while every snapshot is an ancestor of
     `main`, deletes each path that an expired snapshot removed from the table. That is wrong if several files share a
@@ -110,11 +108,8 @@ def expire(table: LakeTable, *, before_ms: int, kept: Collection[int] = (), stor
                 expiry.expireSnapshotId(snapshot_id)
         expiry.commit()
         table.sync_metadata()
-        paths = {str(path) for path in unneeded.build().toArray()}
-        staged = {path for path in paths if store is not None and path.startswith(store)}
-        for path in paths - staged:
+        for path in {str(path) for path in unneeded.build().toArray()}:
             table.java.io().deleteFile(path)
-    return staged
 
 
 def drop_branches(table: LakeTable, *, ours: str) -> None:

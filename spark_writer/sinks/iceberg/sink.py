@@ -29,7 +29,7 @@ from cutline.common.journal.view import JournalView
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.sinks.contract import Foreign, TableFault
+from cutline.spark_writer.sinks.contract import Foreign
 from cutline.spark_writer.sinks.iceberg import local, on_spark
 from cutline.spark_writer.sinks.iceberg.catalogue import network_volume_of
 from cutline.spark_writer.sinks.iceberg.columns import Layout
@@ -133,7 +133,7 @@ class IcebergSink:
         table.check_writable()
         head = snapshot_of(done.content) if done is not None else None
         if head is not None and not table.has_snapshot(head):
-            raise TableFault(snapshot_lost(step.table_id), lost=True)
+            raise snapshot_lost(step.table_id)
         new_generation = done is None or done.generation != step.generation
         if new_generation:
             table.begin_generation(step.schema, step.generation)

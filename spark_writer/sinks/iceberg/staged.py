@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from cutline.common.errors import ProtocolError
 from cutline.common.journal.plan import Staged, StagedLost
 from cutline.common.keys import comparable
+from cutline.common.ops import NEVER_LAST, Op, is_any
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.backends import store_errors
 from cutline.common.store.records import StagedFile
@@ -71,9 +72,9 @@ def _put_unread(store: PipelineStore, record: StagedFile, path: str) -> None:
         try:
             size = file_size(location)
         except FileNotFoundError as error:
-            raise StagedLost(f"{location} is missing, though an entry names it; restore it from a backup") from error
+            raise StagedLost(f"{location} is missing, though an entry names it", "restore it from a backup") from error
     if size != record.size:
-        raise StagedLost(f"{location} is corrupt ({size} bytes instead of {record.size}); restore it from a backup")
+        raise StagedLost(f"{location} is corrupt ({size} bytes instead of {record.size})", "restore it from a backup")
     try:
         put_file(location, path, record.sha256)
     except FileLost as error:
@@ -100,8 +101,8 @@ def _opened(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
             raise StagedLost(str(error)) from error
         if file.metadata.num_rows != staged.record.rows:
             raise StagedLost(
-                f"{path} has {file.metadata.num_rows} rows, but its journal entry says {staged.record.rows}; restore it"
-                " from a backup"
+                f"{path} has {file.metadata.num_rows} rows, but its journal entry says {staged.record.rows}",
+                "restore it from a backup",
             )
         yield file
 
@@ -113,7 +114,8 @@ def key_names(layout: Layout) -> list[str]:
 
 def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int | None) -> Iterator[pa.Table]:
     """Yield the changes in a staged file by row group, without their values: the key's columns `k0`, `k1`, ... in the
-    lake's types, made `comparable` (common/keys.py), `_seq`, and `_live` (False for a deletion).
+    lake's types, made `comparable` (common/keys.py), `_seq`, and `_live` (False for a deletion). TRUNCATEs and images
+    before updates are left out.
 
     Changes up to `_seq` `after` (that of a TRUNCATE) are left out. StagedLost as `adopt`. ProtocolError if a table
     without a key has changes that are no inserts.
@@ -124,20 +126,21 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
     with verified(store, staged) as file:
         for at in staged.part or range(file.num_row_groups):
             read = file.read_row_group(at, columns=[*columns, SEQ, OP])
-            wanted = pc.not_equal(read[OP], "t")
+            wanted = pc.invert(is_any(read[OP], *NEVER_LAST))
             if after is not None:
                 wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
             read = read.filter(wanted)
-            if not key and pc.any(pc.not_equal(read[OP], "+I")).as_py():
+            if not key and not pc.all(is_any(read[OP], Op.INSERT)).as_py():
                 raise ProtocolError(
                     f"{layout.schema.table_id} has no key, and {staged.record.path} has changes of it that are no"
-                    " inserts; read the table again"
+                    " inserts",
+                    "read the table again",
                 )
             keys = [
                 comparable(read[name].cast(layout.schema.field(column).type))
                 for name, column in zip(columns, key, strict=True)
             ]
-            live = pc.not_equal(read[OP], "-D")
+            live = pc.invert(is_any(read[OP], Op.DELETE))
             yield pa.table([*keys, read[SEQ], live], names=[*key_names(layout), SEQ, LIVE])
 
 
@@ -150,7 +153,7 @@ def last_changes(changes: pa.Table, layout: Layout) -> pa.Table:
     if not names:
         if pc.count_distinct(changes[SEQ]).as_py() != changes.num_rows:
             raise ProtocolError(
-                f"{layout.schema.table_id} has no key, and its changes are not distinct inserts; read the table again"
+                f"{layout.schema.table_id} has no key, and its changes are not distinct inserts", "read the table again"
             )
         return changes
     last = changes.group_by(names).aggregate([(SEQ, "max")])

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 
 from cutline.common.store.records import Work
 from cutline.spark_writer.java_errors import first_line
-from cutline.spark_writer.sinks.contract import TableFault
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.table import LakeTable, table_dropped
@@ -35,7 +34,7 @@ class Tables:
         if table is None or table.rights.expire:
             table = self._lake.ensure(table_id) if create else self._lake.load(table_id)
             if table is None:
-                raise TableFault(table_dropped(table_id), lost=True)
+                raise table_dropped(table_id)
             table.index = self._indexes.of(table_id)
             self._loaded[table_id] = table
         return table

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.journal.retention import Retained, retained
 from cutline.common.measures import OTHERS
+from cutline.common.status.parts import CompactionStatus, Files
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
 from cutline.spark_writer.java_errors import first_line
@@ -65,7 +65,6 @@ class Upkeep:
         self._asked_at = float("-inf")
         self._to_compact: dict[str, None] = {}
         self._to_expire: set[str] = set()
-        self._released: set[str] = set()  # files of the store that tables of the lake named
         self._searched: dict[str, bool] = {}
         self._rewriting: Rewriting | None = None
         self._sizes: dict[str, tuple[int, int, int]] = {}  # files, their bytes, those still to merge
@@ -93,11 +92,11 @@ class Upkeep:
             # The whole chain: that of the journal view ends with the epoch of the newest publication.
             chain = follow(self._store.last_slot(), self._store.entry)
             found = retained(
-                self._records(), chain=chain, now=now, settings=self.retention, released=self._store.released()
+                self._records(), chain=chain, now=now, settings=self.retention, released=self._store.removal.released()
             )
             if found is not None:
                 kept = {record.n for record in found.savepoints}
-                if not self._store.may_retire(found.oldest.n, kept, w=self._progress.w):
+                if not self._store.removal.may_retire(found.oldest.n, kept, w=self._progress.w):
                     return self._changed
                 for record in found.released:
                     self._untag(record)
@@ -115,27 +114,27 @@ class Upkeep:
             self._compact_at = now + COMPACTION_REST * (self._clock.time() - now)
         return self._changed
 
-    def shown(self, most: int) -> dict[str, Any]:
-        """Return what the status says of the lake's files, as far as compaction has looked at them: `files`, for the
-        `most` largest tables their number and bytes, all others together; `compaction`, the tables that it will look
-        at, and the files that it knows to be worth merging. `applied_by_spark`: the tables whose changes in the last
-        batch Spark applied, with the reason.
-        """
+    def files(self, most: int) -> dict[str, Files]:
+        """Return the files of the lake tables, as far as compaction has looked at them: those of the `most` largest
+        tables, and those of all others together."""
         sizes = {table_id: size for table_id, size in self._sizes.items() if table_id in self._progress.work}
         largest = heapq.nlargest(most, sizes, key=lambda table_id: sizes[table_id][1])
-        files = {table_id: list(sizes[table_id][:2]) for table_id in largest}
+        files = {table_id: Files(*sizes[table_id][:2]) for table_id in largest}
         if rest := [sizes[table_id] for table_id in sizes.keys() - files.keys()]:
-            files[OTHERS] = [sum(size[0] for size in rest), sum(size[1] for size in rest)]
-        waiting = sum(size[2] for size in sizes.values())
-        by_spark = {
+            files[OTHERS] = Files(sum(size[0] for size in rest), sum(size[1] for size in rest))
+        return files
+
+    def compaction(self) -> CompactionStatus:
+        """Return how much compaction still has to do."""
+        waiting = sum(size[2] for table_id, size in self._sizes.items() if table_id in self._progress.work)
+        return CompactionStatus(tables=len(self._to_compact), files=waiting)
+
+    def applied_elsewhere(self) -> dict[str, str]:
+        """Return why Spark, and not this process, applied the changes of the last batch, by table."""
+        return {
             table_id: choice.why
             for table_id, (batch, choice) in list(self._start.engines.items())
             if choice.engine == SPARK and batch == self._progress.applied
-        }
-        return {
-            "applied_by_spark": by_spark,
-            "files": files,
-            "compaction": {"tables": len(self._to_compact), "files": waiting},
         }
 
     def close(self) -> None:
@@ -285,17 +284,12 @@ class Upkeep:
                 table = self._tables.get(table_id)
                 made_ms = [ms for snapshot in named if (ms := table.made_ms(snapshot)) is not None]
                 drop_branches(table, ours=branch)
-                found = expire(
-                    table,
-                    before_ms=min(before_ms, *made_ms),
-                    kept=[snapshot_of(content) for content in kept.of(table_id)],
-                    store=self._store.location("staged/"),
-                )
-                self._released.update(found)
+                stay = [snapshot_of(content) for content in kept.contents_of(table_id)]
+                expire(table, before_ms=min(before_ms, *made_ms), kept=stay)
             except Exception as error:
                 self._skip(table_id, error)
             work = self._progress.work.get(table_id)
-            if work is not None and set(kept.of(table_id)) == {work.content}:  # nothing older is left to expire
+            if work is not None and set(kept.contents_of(table_id)) == {work.content}:  # nothing older is left to expire
                 self._to_expire.discard(table_id)
 
         self._tables.each(ours, expire_one)
@@ -349,9 +343,7 @@ class Upkeep:
         `before`.
         """
         try:
-            released = set(self._released)
-            self._store.retire(n, kept, released, w=self._progress.w, ask=self._ask)
-            self._released.difference_update(released)
+            self._store.removal.retire(n, kept, w=self._progress.w, ask=self._ask)
             published = self._progress.published
             shown = published.tables if published is not None else {}
             gone = {table_id for table_id, table in shown.items() if table.state == "dropped"}

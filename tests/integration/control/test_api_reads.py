@@ -121,11 +121,11 @@ def test_a_snapshot_under_way_is_shown_with_its_rate_its_chunks_and_its_way_thro
     done = table.rows_done
 
     def counted() -> bool:
-        parts = control.pipeline.status()
-        members = (parts[member] for member in ("reader-0", "reader-1", "writer-0"))
-        (of_0, of_1, written) = ((part["rows_total"], part["bytes_total"]) for part in members)
+        status = control.pipeline.status()
+        writer = status.writers["writer-0"]
+        sent = sum(status.readers[name].rows_total for name in ("reader-0", "reader-1"))
         seen = client.pipeline("shop").rows_sent or 0
-        return min(of_0[0] + of_1[0], seen) >= done <= written[0] and written[1] > 0
+        return min(sent, seen) >= done <= writer.rows_total and writer.bytes_total > 0
 
     control.pipeline.until(counted, "totals of readers and writers that hold these rows")
 
@@ -278,14 +278,14 @@ def test_the_command_line_reads_everything_by_the_api(control: Control) -> None:
     assert json.loads(control.cli("status", "shop", "--json").output)[0]["tables"][0]["table"] == control.table
     shown = json.loads(control.cli("top", "shop", "--json").output)
     assert set(shown) == {"pipeline", "services", "tables", "channels"}
-    there = ["--url", control.url, "--token", TOKEN]
+    address = ["--url", control.url, "--token", TOKEN]
     words = {"_CUTLINE_COMPLETE": "bash_complete", "COMP_CWORD": "4"}
     words |= {"COMP_WORDS": "cutline table show shop api_", "CUTLINE_API_URL": control.url, "CUTLINE_API_TOKEN": TOKEN}
     assert CliRunner().invoke(main, env=words, prog_name="cutline").output == f"plain,{control.table}\n"
-    gone = CliRunner().invoke(main, ["table", "list", "nobody", *there])
+    gone = CliRunner().invoke(main, ["table", "list", "nobody", *address])
     assert gone.exit_code == 1
     assert gone.stderr == "cutline: the store has no pipeline 'nobody'; GET /v1/pipelines lists them\n"
-    assert CliRunner().invoke(main, ["table", "list", "shop", "--phase", "dead", *there]).exit_code == 2
+    assert CliRunner().invoke(main, ["table", "list", "shop", "--phase", "dead", *address]).exit_code == 2
 
 
 async def test_the_async_client_reads_the_same(control: Control) -> None:

@@ -44,9 +44,9 @@ def start(redis_url: str, tmp_path: Path) -> Iterator[Start]:
         server.close()
 
 
-def until(there: Callable[[], object], seconds: float = 30.0) -> None:
+def until(met: Callable[[], object], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
-    while not there():
+    while not met():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -7,6 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +17,7 @@ import pytest
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
+from cutline.common.status.parts import EnumeratorStatus
 from cutline.common.store.lives import Key
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.audit_log import FLUSH_SECONDS
@@ -70,7 +72,8 @@ def fill(shop: PipelineStore) -> None:
 async def report(redis_url: str, key: Key) -> None:
     redis = connect(redis_url)
     tables = ",".join(f'"{name}": {{"phase": "{phase}", "generation": 1}}' for name, phase in TABLES.items())
-    await Registry(redis).put_status(key, "enumerator", {"epoch": 1, "leader": "e1"}, tables=f"{{{tables}}}")
+    status = EnumeratorStatus(at=time.time(), epoch=1, leader="e1")
+    await Registry(redis).put_status(key, "enumerator", status, tables=f"{{{tables}}}")
     await redis.aclose()
 
 

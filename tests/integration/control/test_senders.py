@@ -16,6 +16,7 @@ from redis.asyncio import Redis as Client
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
+from cutline.common.status.parts import Apply, Mark, ReaderStatus, SparkWriterStatus, WriterStatus
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control import duties as watch_file
@@ -56,16 +57,16 @@ def publish(shop: PipelineStore, n: int, **snapshots: int) -> None:
     shop.publish(Publication(n=n, published_at=AT + n + 1, tables=tables, **known))
 
 
-def applied(n: int) -> dict[str, Any]:
-    return {
-        "checkpoint": n,
-        "from": n,
-        "applied_at": AT + n + 0.9,
-        "seconds": 0.3,
-        "rows": 7,
-        "published_at": AT + n + 1,
-        "tables": {"a.b": 0.2},
-    }
+def applied(n: int) -> Apply:
+    return Apply(
+        first=n,
+        last=n,
+        rows=7,
+        applied_at=AT + n + 0.9,
+        seconds=0.3,
+        tables={"a.b": 0.2},
+        published_at=AT + n + 1,
+    )
 
 
 class Control:
@@ -93,10 +94,12 @@ class Control:
 
     async def shows(self, n: int, *applies: int) -> None:
         """The status once publication `n` is made."""
-        marks = [[each, AT + each + 0.1, AT + each + 0.2] for each in applies]
-        for member in ("reader-0", "writer-0"):
-            await self.registry.put_status(self.store.pipeline("shop").key, member, {"marks": marks})
-        status = {"published": n, "published_at": AT + n + 1, "applies": [applied(each) for each in applies]}
+        marks = tuple(Mark(each, AT + each + 0.1, AT + each + 0.2) for each in applies)
+        for member, part in (("reader-0", ReaderStatus(marks=marks)), ("writer-0", WriterStatus(marks=marks))):
+            await self.registry.put_status(self.store.pipeline("shop").key, member, part)
+        status = SparkWriterStatus(
+            published=n, published_at=AT + n + 1, applies=tuple(applied(each) for each in applies)
+        )
         await self.registry.put_status(self.store.pipeline("shop").key, "spark_writer", status)
 
 

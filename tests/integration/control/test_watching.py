@@ -185,15 +185,15 @@ async def test_the_binlog_that_is_left_follows_the_sources_files(
 
     try:
         first = await look(place)
-        assert first["left_seconds"] == first["retention_seconds"] > 0
-        assert first["lag_bytes"] == 0
+        assert first.left_seconds == first.retention_seconds > 0
+        assert first.lag_bytes == 0
         source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)", f"INSERT INTO {database}.a VALUES (1)")
         source.execute("FLUSH BINARY LOGS", f"INSERT INTO {database}.a VALUES (2)")
         second = await look(place)
-        assert second["retention_seconds"] - 60 < second["left_seconds"] <= second["retention_seconds"]
-        assert second["lag_bytes"] > 100
+        assert second.retention_seconds - 60 < second.left_seconds <= second.retention_seconds
+        assert second.lag_bytes > 100
         now = here(source)
-        assert (await look(now))["lag_bytes"] == 0
+        assert (await look(now)).lag_bytes == 0
 
         def removed() -> bool:  # not while the server still sends the file to a client that is gone
             source.execute(f"PURGE BINARY LOGS TO '{now.file}'")
@@ -201,10 +201,9 @@ async def test_the_binlog_that_is_left_follows_the_sources_files(
 
         await asyncio.to_thread(waited, removed, "the old files to be removed", 20)
         purged = await look(place)
-        assert (purged["left_seconds"], purged["lag_bytes"]) == (0.0, None)
-        assert (purged["oldest_file"], purged["oldest_at"] > 0) == (now.file, True)
+        assert (purged.left_seconds, purged.lag_bytes) == (0.0, None)
         other = Position(server="another", file=now.file, offset=4)
-        assert ((await look(other))["left_seconds"], (await look(other))["lag_bytes"]) == (None, None)
+        assert ((await look(other)).left_seconds, (await look(other)).lag_bytes) == (None, None)
     finally:
         asks.close()
 

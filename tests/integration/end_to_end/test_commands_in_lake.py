@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError
+from cutline.common.status.parts import PipelineStatus
 from cutline.spark_writer import session
 from tests.integration.pipeline.test_commands import changing, filled
 from tests.support.lakes import writing
@@ -146,18 +147,18 @@ def test_a_deleted_pipeline_leaves_nothing_and_with_a_purge_the_lake_loses_its_t
             command(pipeline, "delete", purge=purge)
             pipeline.until(lambda: mesh.store.pipelines() == ["stays"], "the deletion", 30)
 
-        def left() -> tuple[list[Path], dict[str, Any]]:
+        def left() -> tuple[list[Path], PipelineStatus]:
             folder = tmp_path / "store" / "goes"
             return [path for path in folder.rglob("*") if path.is_file()], pipeline.status()
 
-        pipeline.until(lambda: left() == ([], {}), "nothing to be left")
+        pipeline.until(lambda: left() == ([], PipelineStatus()), "nothing to be left")
         found = {row["tableName"] for row in reader.sql(f"SHOW TABLES IN lake.{schema}").toArrow().to_pylist()}
         assert found == ({"theirs"} if purge else {"ours", "theirs"})
         names = reader.sql("SELECT DISTINCT pipeline FROM lake._cutline.publications").toArrow()["pipeline"]
         assert set(names.to_pylist()) == ({"stays"} if purge else {"goes", "stays"})
         mariadb.execute(f"INSERT INTO {theirs} VALUES (5000, 1)")
         settled(other, reader, theirs)
-        assert left() == ([], {})
+        assert left() == ([], PipelineStatus())
         if purge:
             again = mesh.pipeline("goes", mariadb, [ours])
             settled(again, reader, ours)

@@ -57,7 +57,7 @@ def test_every_publication_has_each_inserted_row_once(
             pipeline.until(lambda: pipeline.phase(name) == "quarantined", "the quarantine")
             savepoint(pipeline, "after")
     newest: Any = pipeline.checkpoint()
-    assert "only its INSERTs" in newest.tables[name].cause
+    assert "only its INSERTs" in str(newest.tables[name].cause)
     reader = session.for_pipeline(spark, definition["sink"])
     contents = dict.fromkeys(publication.tables[name].main.content for publication in showing(pipeline, name))
     versions = [snapshot_of(content) for content in contents]

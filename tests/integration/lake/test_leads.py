@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis as Client
@@ -15,7 +14,8 @@ from redis.asyncio import Redis as Client
 from cutline.common.errors import ConfigError
 from cutline.common.mesh import presence
 from cutline.common.mesh.lease import lease_name
-from cutline.common.mesh.presence import SPARK_WRITER, Registry, Service
+from cutline.common.mesh.presence import Registry, Service
+from cutline.common.status.parts import SPARK_WRITER, SparkWriterStatus
 from cutline.spark_writer import leading
 from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.leading import Replica
@@ -368,8 +368,8 @@ async def test_a_redis_that_refuses_ends_the_process_at_its_start_only(
         assert first.began == list(NAMES)
 
 
-async def status(redis: Client, name: str) -> dict[str, Any]:
-    return (await Registry(redis).status(name)).get(SPARK_WRITER, {})
+async def status(redis: Client, name: str) -> SparkWriterStatus:
+    return (await Registry(redis).status(name)).spark_writer
 
 
 async def test_status_and_requests_go_with_the_lease(redis: Client) -> None:
@@ -377,7 +377,7 @@ async def test_status_and_requests_go_with_the_lease(redis: Client) -> None:
 
     async def published(n: int) -> None:
         async def shown() -> bool:
-            return (await status(redis, "shop")).get("published") == n
+            return (await status(redis, "shop")).published == n
 
         await soon(shown)
 
@@ -386,24 +386,24 @@ async def test_status_and_requests_go_with_the_lease(redis: Client) -> None:
 
     async with players(redis, 1) as (first,):
         old = first.served["shop"]
-        old.report({"published": 7})
+        old.report(SparkWriterStatus(published=7))
         await ask()
         await published(7)
         await until(lambda: list(old.requests) == [body])
-        assert (await status(redis, "shop"))["leader"] == first.name
+        assert (await status(redis, "shop")).leader == first.name
         second = Player(redis)
         second.start()
         try:
             await until(lambda: even([first, second]))
 
             async def shown() -> bool:
-                return (await status(redis, "shop"))["leader"] == second.name
+                return (await status(redis, "shop")).leader == second.name
 
             await soon(shown)
-            assert (await status(redis, "shop"))["published"] == 7  # until the new leader has reported
+            assert (await status(redis, "shop")).published == 7  # until the new leader has reported
             lead = second.served["shop"]
-            old.report({"published": 6})  # the last words of a thread that has ended
-            lead.report({"published": 8})
+            old.report(SparkWriterStatus(published=6))  # the last words of a thread that has ended
+            lead.report(SparkWriterStatus(published=8))
             await published(8)
             for _ in range(2):
                 await until(lambda: list(lead.requests) == [body])

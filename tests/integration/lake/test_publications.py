@@ -50,8 +50,8 @@ def data_files(bench: SparkBench) -> int:
     return int(bench.session.sql("SELECT * FROM lake._cutline.publications.data_files").count())
 
 
-def of(records: list[Publication], *numbers: int) -> list[Publication]:
-    return [records[at] for at in numbers]
+def at(records: list[Publication], *numbers: int) -> list[Publication]:
+    return [records[number] for number in numbers]
 
 
 @EVERYWHERE
@@ -66,21 +66,21 @@ def test_cuts_that_are_kept_stay_right(bench: SparkBench, monkeypatch: pytest.Mo
     records, before = bench.journal.store.publications(), cuts(bench)
     numbers = [record.n for record in records]
     assert list(before) == numbers or sorted(before) == numbers
-    written.tidy(of(records, 2, 5), numbers[-1], NEVER_MS)
+    written.tidy(at(records, 2, 5), numbers[-1], NEVER_MS)
     left = [numbers[2], *numbers[5:]]
     assert cuts(bench) == {n: before[n] for n in left}
-    written.tidy(of(records, 2, 5), numbers[-1], NEVER_MS)
+    written.tidy(at(records, 2, 5), numbers[-1], NEVER_MS)
     assert cuts(bench) == {n: before[n] for n in left}
 
     more(bench, incarnation, 4)
     records, before = bench.journal.store.publications(), cuts(bench)
     numbers = [record.n for record in records]
     monkeypatch.setattr(publications, "MERGED_FILES", 3)
-    written.tidy(of(records, 2, 8), numbers[-1], NEVER_MS)
+    written.tidy(at(records, 2, 8), numbers[-1], NEVER_MS)
     assert cuts(bench) == {n: before[n] for n in (numbers[2], *numbers[8:])}
     assert data_files(bench) == 2  # of the newest publication, and of all others
 
-    written.tidy(of(records, 2, -1), numbers[-1], NEVER_MS)
+    written.tidy(at(records, 2, -1), numbers[-1], NEVER_MS)
     assert cuts(bench) == {n: before[n] for n in (numbers[2], numbers[-1])}
     assert data_files(bench) == 1
     bench.apply()

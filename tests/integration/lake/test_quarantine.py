@@ -21,7 +21,6 @@ import pytest
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
-from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.records import CheckpointEntry
 from cutline.spark_writer import session
 from cutline.spark_writer.driver import Driver
@@ -30,6 +29,7 @@ from cutline.spark_writer.sinks.iceberg.foreign import theirs
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from tests.support import records
 from tests.support.mesh import Mesh
 from tests.support.servers import Database, MariaDB
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, stock
@@ -132,7 +132,7 @@ def parked(bench: SparkBench) -> str:
         f"SELECT state FROM lake._cutline.publications WHERE `table` = '{BAD}' ORDER BY checkpoint DESC LIMIT 1"
     ).toArrow()
     assert rows["state"].to_pylist() == ["quarantined"]
-    return table.held.cause
+    return str(table.held.cause)
 
 
 def branches(bench: SparkBench, table: str) -> set[str]:
@@ -318,7 +318,7 @@ def test_staged_files_of_a_quarantined_table_are_kept_no_longer_than_those_of_ot
     journal.checkpoint()
     bench.apply(incarnation)
     parked(bench)
-    entries = journal.store.journal_tail()
+    entries = records.entries(journal.store)
     files = [file for entry in entries if isinstance(entry, CheckpointEntry) for file in entry.staged]
     incarnation.upkeep.run()
 
@@ -476,16 +476,17 @@ def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_repo
 
     try:
         until(published, "the publication")
-        until(lambda: applier.lead.statuses[-1].get("published") == last, "the status")
+        until(lambda: applier.lead.statuses[-1].published == last, "the status")
     finally:
         applier.close()
-    assert [each["again_seconds"] for each in applier.lead.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
-    assert {each["error"] for each in applier.lead.failures()} == {"the catalogue is full"}
-    assert branches(bench, HEALTHY) == {"main", f"staging_{applier.lead.statuses[-1]['w']}"}
-    (apply,) = applier.lead.statuses[-1]["applies"]
-    assert (apply["checkpoint"], apply["rows"], sorted(apply["tables"])) == (last, 2, sorted([T.table_id, U.table_id]))
-    assert 0 < min(apply["tables"].values()) <= apply["seconds"] + 0.01
-    assert apply["applied_at"] <= apply["published_at"]
+    assert [each.again_seconds for each in applier.lead.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
+    assert {each.error for each in applier.lead.failures()} == {"the catalogue is full"}
+    assert branches(bench, HEALTHY) == {"main", f"staging_{applier.lead.statuses[-1].w}"}
+    (apply,) = applier.lead.statuses[-1].applies
+    assert (apply.last, apply.rows, sorted(apply.tables)) == (last, 2, sorted([T.table_id, U.table_id]))
+    assert 0 < min(apply.tables.values()) <= apply.seconds + 0.01
+    assert apply.published_at is not None
+    assert apply.applied_at <= apply.published_at
     assert all(len(each) <= len(before) + 1 for each in seen), seen
     assert bench.agree() == 3
 
@@ -592,7 +593,7 @@ def test_a_lake_table_that_a_user_drops_is_read_again_when_its_retry_is_asked_fo
             return sorted((row["id"], row["v"]) for row in found)
 
         def cause() -> str:
-            return str(captured(pipeline.status())[lost]["cause"])
+            return str(pipeline.status().tables[lost].cause)
 
         pipeline.until(lambda: published(kept, "live") and published(lost, "live"), "both tables in the lake", 180)
         reader.sql(f"DROP TABLE lake.{lost}")
@@ -608,5 +609,5 @@ def test_a_lake_table_that_a_user_drops_is_read_again_when_its_retry_is_asked_fo
         pipeline.until(lambda: published(lost, "live", 2), "its next generation", 90)
         mariadb.execute("INSERT INTO lost VALUES (3, 3)", database=schema)
         pipeline.until(lambda: rows(lost) == [(1, 1), (2, 20), (3, 3)], "its rows", 60)
-        pipeline.until(lambda: not pipeline.status()["spark_writer"]["quarantined"], "the status", 10)
+        pipeline.until(lambda: not pipeline.status().spark_writer.quarantined, "the status", 10)
         assert len(pipeline.epochs()) == 1

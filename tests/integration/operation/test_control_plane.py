@@ -52,7 +52,7 @@ def wanted(found: Objects) -> Counter[str]:
     """How many pods each component has: one that is scaled by load, its autoscaler's least number."""
     least = {
         each["spec"]["scaleTargetRef"]["name"]: each["spec"]["minReplicas"]
-        for each in found.of("HorizontalPodAutoscaler").values()
+        for each in found.kind("HorizontalPodAutoscaler").values()
     }
     counted: Counter[str] = Counter()
     for pod in found.pods:
@@ -61,7 +61,7 @@ def wanted(found: Objects) -> Counter[str]:
     return counted
 
 
-def there(cluster: ControlPlane) -> Counter[str]:
+def objects_in(cluster: ControlPlane) -> Counter[str]:
     pods: list[Any] = [pod for pod in cluster.list(PODS) if "deletionTimestamp" not in pod["metadata"]]
     return Counter(pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods)
 
@@ -80,7 +80,7 @@ def test_kubernetes_takes_every_object_and_makes_its_pods(cluster: ControlPlane,
     for each in [priority, *found]:
         cluster.apply(each)
     expected = wanted(Objects(found))
-    until(lambda: there(cluster) == expected, f"{there(cluster)} instead of {expected}; {refusals(cluster)}")
+    until(lambda: objects_in(cluster) == expected, f"{objects_in(cluster)} instead of {expected}; {refusals(cluster)}")
     assert refusals(cluster) == []
 
 
@@ -90,7 +90,7 @@ def test_kubernetes_takes_a_manifest_for_those_without_helm(cluster: ControlPlan
     for each in found:
         cluster.apply(each)
     expected = wanted(Objects(found[1:]))
-    until(lambda: there(cluster) == expected, f"{there(cluster)} instead of {expected}; {refusals(cluster)}")
+    until(lambda: objects_in(cluster) == expected, f"{objects_in(cluster)} instead of {expected}; {refusals(cluster)}")
     with cluster.client() as client:
         client.delete("/api/v1/namespaces/cutline").raise_for_status()
         until(lambda: client.get("/api/v1/namespaces/cutline").status_code == 404, "the namespace stays")
@@ -120,7 +120,7 @@ def test_helm_installs_changes_takes_back_and_removes_a_release(
     helm("install", "cutline", str(CHART), *values("plain"))
     before, defined = deployments(), jobs()
     assert before.keys() == {f"cutline-{name}" for name in (*SERVICES, "redis")}
-    until(lambda: there(cluster)["reader"] == 2, "no readers")
+    until(lambda: objects_in(cluster)["reader"] == 2, "no readers")
     helm(
         *("upgrade", "cutline", str(CHART), *values("spark"), "--set", "image.tag=9.9.9"),
         *("--set", "monitoring.rules.enabled=false,monitoring.serviceMonitor.enabled=false"),
@@ -134,4 +134,4 @@ def test_helm_installs_changes_takes_back_and_removes_a_release(
     assert deployments()["cutline-reader"]["spec"]["template"] == before["cutline-reader"]["spec"]["template"]
     assert jobs() == defined
     helm("uninstall", "cutline", "--namespace", "cutline")
-    until(lambda: not there(cluster) and not deployments() and not jobs(), "something stays")
+    until(lambda: not objects_in(cluster) and not deployments() and not jobs(), "something stays")

@@ -35,13 +35,13 @@ def service(**known: Any) -> Service:
     return Service(incarnation="it", started_at=1.5, **given)
 
 
-async def said(server: Redis, **choices: Any) -> tuple[bool, str]:
+async def examined(server: Redis, **choices: Any) -> tuple[bool, str]:
     return await health.examine(Environment(redis_url=server.url), **choices)
 
 
 async def test_a_service_works_while_its_note_is_in_redis(server: Redis, redis: Client) -> None:
     await Registry(redis).announce_presence(service())
-    assert await said(server) == await said(server, live=True) == (True, "reader it is present")
+    assert await examined(server) == await examined(server, live=True) == (True, "reader it is present")
 
 
 @pytest.mark.parametrize("known", [{"host": "elsewhere"}, {"pid": 2**22 + 1}], ids=["another host", "a killed process"])
@@ -50,7 +50,7 @@ async def test_a_note_that_is_not_of_this_container_does_not_count(
 ) -> None:
     await Registry(redis).announce_presence(service(**known))
     for live in (False, True):
-        works, sentence = await said(server, live=live)
+        works, sentence = await examined(server, live=live)
         assert not works
         assert sentence == f"no service of {socket.gethostname()} is present in Redis; its log says why"
 
@@ -60,18 +60,18 @@ async def test_a_service_that_starts_or_ends_takes_no_work_and_needs_no_restart(
     server: Redis, redis: Client, state: str
 ) -> None:
     await Registry(redis).announce_presence(service(**{state: True}))
-    works, sentence = await said(server)
+    works, sentence = await examined(server)
     assert not works
     assert sentence == f"reader it is {'ending' if state == 'leaving' else 'starting'}"
-    assert (await said(server, live=True))[0]
+    assert (await examined(server, live=True))[0]
 
 
 async def test_no_service_needs_a_restart_because_redis_does_not_answer(server: Redis, redis: Client) -> None:
     server.stop()
-    works, sentence = await said(server)
+    works, sentence = await examined(server)
     assert not works
     assert sentence.startswith("Redis did not answer a request to list the services")
-    assert await said(server, live=True) == (True, sentence)
+    assert await examined(server, live=True) == (True, sentence)
 
 
 async def test_without_a_redis_there_is_nothing_to_ask() -> None:

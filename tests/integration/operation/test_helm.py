@@ -61,4 +61,4 @@ def test_an_empty_list_of_a_service_wins_over_the_default(tmp_path: Path) -> Non
     found = Objects(objects(helm("template", "cutline", str(CHART), "--values", str(values))))
     assert "tolerations" not in found.pod("enumerator").spec
     assert found.pod("reader").spec["tolerations"] == [{"key": "a", "operator": "Exists"}]
-    assert "cutline-enumerator" not in found.of("PodDisruptionBudget")
+    assert "cutline-enumerator" not in found.kind("PodDisruptionBudget")

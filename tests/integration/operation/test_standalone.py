@@ -27,11 +27,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 MESH = """
 import asyncio, json, os, time
+from cutline.common.causes import Cause
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
 from cutline.common.positions import Position
+from cutline.common.status.form import read
+from cutline.common.status.parts import EnumeratorStatus, SparkWriterStatus
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store
@@ -48,10 +51,13 @@ async def main():
     published, done = None, getattr(store.commands.newest_outcome(), "n", 0)
     while True:
         try:
-            status = {"epoch": 1, "tables": plan["tables"], "halted": plan.get("halted")}
+            now = time.time()
             if plan.get("spark"):
-                await registry.put_status(store.key, "spark_writer", plan["spark"] | {"at": time.time()})
-            await registry.put_status(store.key, "enumerator", status)
+                spark = read(SparkWriterStatus, plan["spark"] | {"at": now})
+                await registry.put_status(store.key, "spark_writer", spark)
+            halted = Cause.from_json(plan["halted"]) if "halted" in plan else None
+            status = EnumeratorStatus(at=now, epoch=1, halted=halted)
+            await registry.put_status(store.key, "enumerator", status, tables=json.dumps(plan["tables"]))
         except Unavailable:
             pass
         asked = store.commands.get(done + 1) if plan.get("answers", True) else None
@@ -101,8 +107,13 @@ cli.main()
 """
 
 LIVE = {"phase": "live", "generation": 1, "rows_done": 3, "rows_estimate": 3, "cause": None}
-GONE = LIVE | {"phase": "dropped", "cause": "there is no table t.c"}
-FAULTY = LIVE | {"phase": "quarantined", "cause": "it has no primary key; add one"}
+GONE = LIVE | {"phase": "dropped", "cause": {"sentence": "there is no table t.c"}}
+FAULTY = LIVE | {"phase": "quarantined", "cause": {"sentence": "it has no primary key", "remedy": "add one"}}
+
+
+def failing(error: str, kind: str) -> dict[str, Any]:
+    """The status of a Spark writer that fails."""
+    return {"failure": {"error": error, "kind": kind, "again_seconds": 4.0}}
 
 
 class Running:
@@ -354,7 +365,7 @@ def test_until_ends_with_1_and_names_the_table_that_the_spark_writer_has_quarant
     start: Callable[..., Running],
 ) -> None:
     """For the enumerator it is live, so the lake is waited for no longer than the Spark writer tries it."""
-    held = {"cause": "the lake table lake.t.b belongs to pipeline market", "generation": 1}
+    held = {"cause": {"sentence": "the lake table lake.t.b belongs to pipeline market"}, "generation": 1}
     plan = {"tables": {"t.a": LIVE, "t.b": LIVE}, "publishes": True, "spark": {"quarantined": {"t.b": held}}}
     code, last = start(plan, "--until", "caught-up").ends()
     assert code == 1
@@ -362,7 +373,8 @@ def test_until_ends_with_1_and_names_the_table_that_the_spark_writer_has_quarant
 
 
 def test_a_pipeline_that_halts_ends_the_run_with_1_and_its_cause(start: Callable[..., Running]) -> None:
-    code, last = start({"tables": {}, "halted": "channel reader-0>writer-1 holds a foreign message"}).ends()
+    halted = {"sentence": "channel reader-0>writer-1 holds a foreign message"}
+    code, last = start({"tables": {}, "halted": halted}).ends()
     assert code == 1
     assert "halted: channel reader-0>writer-1 holds a foreign message" in last
 
@@ -372,13 +384,13 @@ def test_a_spark_writer_that_can_not_go_on_ends_the_run_with_its_cause(
     start: Callable[..., Running], kind: str, code: int
 ) -> None:
     running = start(
-        {"tables": {}, "spark": {"error": "the lake table lake.t.a belongs to pipeline market", "kind": kind}}
+        {"tables": {}, "spark": failing("the lake table lake.t.a belongs to pipeline market", kind)}
     )
     assert running.ends() == (code, "cutline: the lake table lake.t.a belongs to pipeline market")
 
 
 def test_a_spark_writer_that_tries_again_is_said_and_goes_on(start: Callable[..., Running]) -> None:
-    running = start({"tables": {"t.a": LIVE}, "spark": {"error": "the catalogue is locked", "again_seconds": 4.0}})
+    running = start({"tables": {"t.a": LIVE}, "spark": failing("the catalogue is locked", "Unavailable")})
     running.says("spark_writer: the catalogue is locked; starting again in 4 s")
     running.interrupt()
     assert running.ends()[0] == 0

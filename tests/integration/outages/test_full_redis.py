@@ -16,13 +16,15 @@ from redis.asyncio import Redis as Client
 from redis.exceptions import OutOfMemoryError
 
 from cutline.common.errors import Unavailable
-from cutline.common.mesh import channels
-from cutline.common.mesh.channels import FRAGMENT_BYTES, Receiver, stream_name
+from cutline.common.mesh import streams
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import CREDIT_BYTES, Links, credit_bytes
 from cutline.common.mesh.machine import Send
 from cutline.common.mesh.messages import Records
 from cutline.common.mesh.presence import GaveUp, Registry, Service
+from cutline.common.mesh.receiver import Receiver
+from cutline.common.mesh.sender import FRAGMENT_BYTES, LEAST_CREDIT_BYTES
+from cutline.common.mesh.streams import stream_name
 from tests.support import records
 from tests.support.leading import led
 from tests.support.mesh import Mesh, content, cuts, differences
@@ -108,9 +110,9 @@ async def test_nothing_of_a_pipeline_that_somebody_leads_is_freed_by_who_doesnt(
     name = stream_name("shop", 1, "reader-0", "writer-0")
     await redis.xadd(name, {"b": b"1"})
     await redis.set(lease_name("shop"), "another")
-    assert await channels.free(redis, "shop", lease_name("shop")) == 0
+    assert await streams.free(redis, "shop", lease_name("shop")) == 0
     await redis.delete(lease_name("shop"))
-    assert await channels.free(redis, "shop", lease_name("shop")) == 1
+    assert await streams.free(redis, "shop", lease_name("shop")) == 1
 
 
 # --- credits ----------------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ async def test_all_channels_together_stay_under_the_limit_when_no_writer_takes_a
             await registry.announce_epoch(f"p{number}", 1)
         for pipeline in (f"p{number}" for number in range(pipelines)):
             names = [stream_name(pipeline, 1, f"r{i}", f"w{j}") for i in range(readers) for j in range(writers)]
-            await channels.create(redis, names, {})
+            await streams.create(redis, names, {})
             links += [
                 Links(
                     redis, pipeline, 1, f"r{i}", inbound=(), outbound=[f"w{j}" for j in range(writers)],
@@ -198,7 +200,7 @@ def test_a_channels_credit_is_its_share_of_a_quarter_of_redis() -> None:
     for pipelines, readers, writers in ((1, 16, 2), (1, 100, 10), (4, 20, 5)):
         credit = credit_bytes(512 * MIB, pipelines=pipelines, channels=readers * writers)
         assert pipelines * readers * writers * credit <= 128 * MIB
-    assert credit_bytes(MIB, pipelines=50, channels=1000) == channels.LEAST_CREDIT_BYTES < FRAGMENT_BYTES
+    assert credit_bytes(MIB, pipelines=50, channels=1000) == LEAST_CREDIT_BYTES < FRAGMENT_BYTES
 
 
 @contextmanager
@@ -228,8 +230,8 @@ def test_a_writer_that_hangs_and_is_killed_never_fills_a_small_redis_and_the_pip
         pipeline = mesh.pipeline("small", mariadb, [table], chunk_rows=50)
 
         def begun() -> bool:
-            tables = pipeline.status().get("enumerator", {}).get("tables", {})
-            return tables.get(table, {}).get("splits_done", 0) > 0
+            tables = pipeline.status().tables
+            return table in tables and (tables[table].splits_done or 0) > 0
 
         pipeline.until(begun, "the first chunk")
         writer = mesh.running("writer")[0]

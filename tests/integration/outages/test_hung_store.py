@@ -25,9 +25,9 @@ ANSWER_SECONDS = 12.0
 """The service gives the store 8 s; the rest is the load of this machine."""
 
 
-def said(pipeline: Pipeline) -> str:
+def awaited(pipeline: Pipeline) -> str:
     """What the services say that they wait for."""
-    return "; ".join(str(status.get("waiting_for") or "") for status in pipeline.status().values())
+    return "; ".join(part.waiting_for or "" for part in pipeline.status().members().values())
 
 
 def services(mesh: Mesh) -> dict[int, dict[str, Any]]:
@@ -71,8 +71,8 @@ def test_an_object_store_that_hangs_is_named_by_all_who_wait_and_all_go_on_in_th
                     assert time.monotonic() - begun < ANSWER_SECONDS
                     assert api.get("/healthz").status_code == 200
                     for pipeline in pipelines:
-                        told = functools.partial(said, pipeline)  # the journal can't be shown now
-                        waited(lambda told=told: "the store" in told(), "it to name the store", 30, told)
+                        shown = functools.partial(awaited, pipeline)  # the journal can't be shown now
+                        waited(lambda shown=shown: "the store" in shown(), "it to name the store", 30, shown)
                     assert "cutline_store_up 0.0" in api.get("/metrics").text
                     while time.monotonic() - begun < HUNG_SECONDS:
                         time.sleep(0.1)

@@ -160,7 +160,7 @@ READ_BYTES = 8 << 20  # of one read of the binlog, which may pass the bound
 
 def sent_bytes(pipeline: Pipeline) -> int:
     """The bytes of rows that the reader has sent, by its newest status."""
-    return int(pipeline.status().get("reader-0", {}).get("bytes_total") or 0)
+    return pipeline.reader().bytes_total
 
 
 @pytest.mark.alone
@@ -186,7 +186,8 @@ def test_members_whose_checkpoint_does_not_complete_wait_at_their_bound_and_go_o
         pipeline.until(lambda: pipeline.shows(table), "the table to be shown")
 
         def waits(member: str, reason: str) -> bool:
-            return reason in (pipeline.status().get(member, {}).get("waiting_for") or "")
+            part = pipeline.status().members().get(member)
+            return part is not None and reason in (part.waiting_for or "")
 
         with written(mariadb, table):
             begun, _ = sent_bytes(pipeline), held.touch()

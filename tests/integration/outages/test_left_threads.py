@@ -39,7 +39,7 @@ def test_epochs_that_end_while_a_select_hangs_leave_no_thread_and_no_connection_
             pipeline = mesh.pipeline("shop", mariadb, [table], port=wire.port)
 
             def hangs() -> bool:
-                return "sent nothing" in str(pipeline.status().get("reader-0", {}).get("waiting_for"))
+                return "sent nothing" in str(pipeline.reader().waiting_for)
 
             pipeline.until(hangs, "a SELECT to hang")
             first = {service.role: held(service, wire.port) for service in mesh.services}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, CutlineError, TableLocked, Unavailable
+from cutline.common.status.parts import TableStatus
 from cutline.services.sources.mysql.connection import Source, ask, columns_of, connect
 from cutline.services.sources.mysql.preflight import server_faults
 from cutline.services.sources.mysql.server import begin_reading, oldest_transaction_seconds
@@ -43,15 +44,13 @@ def made(server: Database, schema: str, *names: str, rows: int = 300) -> list[st
     return tables
 
 
-def shown(pipeline: Pipeline, table: str) -> dict[str, Any]:
+def shown(pipeline: Pipeline, table: str) -> TableStatus:
     """The table in the status."""
-    tables = pipeline.status().get("enumerator", {}).get("tables") or {}
-    found: dict[str, Any] = tables.get(table, {})
-    return found
+    return pipeline.status().tables.get(table, TableStatus(phase="unknown"))
 
 
 def cause(pipeline: Pipeline, table: str) -> str:
-    return str(shown(pipeline, table).get("cause") or "")
+    return str(shown(pipeline, table).cause or "")
 
 
 def equal(pipeline: Pipeline, server: Database, tables: list[str]) -> None:
@@ -82,7 +81,8 @@ def test_each_locked_table_waits_by_itself_and_says_so_while_the_others_are_live
             pipeline.until(lambda table=table: f"{table} is locked by another session" in cause(pipeline, table), table)
             assert pipeline.phase(table) in ("waiting", "snapshot")
         assert not any(cause(pipeline, table) for table in free)
-        assert pipeline.status()["enumerator"]["waiting_for"] is None
+        status = pipeline.status().enumerator
+        assert (status.at is not None, status.waiting_for) == (True, None)
         held.execute("UNLOCK TABLES")
         equal(pipeline, source, [*locked, *free])
         pipeline.until(lambda: not any(cause(pipeline, table) for table in locked), "their causes to end")

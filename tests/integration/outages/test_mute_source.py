@@ -66,7 +66,7 @@ def test_pipelines_whose_source_never_answers_hold_up_no_checkpoint_of_another(
         stuck = [mesh.pipeline(f"stuck{number}", silent, ["shop.*"]) for number in range(PIPELINES)]
         for pipeline in stuck:
             pipeline.until(
-                lambda pipeline=pipeline: pipeline.status().get("enumerator", {}).get("state") == "leading",
+                lambda pipeline=pipeline: pipeline.status().enumerator.state == "leading",
                 "it to be led",
                 30,
             )
@@ -78,7 +78,7 @@ def test_pipelines_whose_source_never_answers_hold_up_no_checkpoint_of_another(
             good.goes_on(1, seconds=5)
         for pipeline in stuck:
             waiting_for = pipeline.until(
-                lambda pipeline=pipeline: pipeline.status()["enumerator"]["waiting_for"], "what it waits for", 40
+                lambda pipeline=pipeline: pipeline.status().enumerator.waiting_for, "what it waits for", 40
             )
             assert f"{mute.host}:{mute.port}" in waiting_for
         written = [entry.written_at for entry in good.entries() if isinstance(entry, CheckpointEntry)]

@@ -90,8 +90,8 @@ class Street:
         for number, pipeline in enumerate(self.neighbours):
 
             def reads(pipeline: Pipeline = pipeline, name: str = f"x.t{number}") -> bool:
-                table = pipeline.status()["enumerator"]["tables"][name]
-                return table["phase"] == "snapshot" and table["splits_done"] > 0
+                table = pipeline.status().tables[name]
+                return table.phase == "snapshot" and (table.splits_done or 0) > 0
 
             pipeline.until(reads, "its table to be read again")
         with self.suspended():
@@ -127,9 +127,8 @@ class Street:
 
 def waits(pipeline: Pipeline) -> bool:
     """Whether a reader or the enumerator says that it waits for the source."""
-    parts = pipeline.status()
-    said = [parts.get(part, {}).get("waiting_for") for part in ("reader-0", "enumerator")]
-    return any("the source" in (each or "") for each in said)
+    waiting = (pipeline.reader().waiting_for, pipeline.status().enumerator.waiting_for)
+    return any("the source" in (each or "") for each in waiting)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,11 @@ import pytest
 from redis.asyncio import Redis as Client
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
-from cutline.common.mesh.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, drop, stream_name
+from cutline.common.mesh.channels import ChannelLost
+from cutline.common.mesh.receiver import Receiver
 from cutline.common.mesh.redis import answered, connect
+from cutline.common.mesh.sender import FRAGMENT_BYTES, Sender
+from cutline.common.mesh.streams import create, drop, stream_name
 from tests.support.servers import Redis
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cutline.common.status.parts import PipelineStatus
 from cutline.common.store.records import EpochEntry
 from tests.support.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge
 from tests.support.operator import command, done, outcome, redefined, refused
@@ -108,7 +109,7 @@ def test_a_pipeline_that_is_deleted_and_made_again_runs_although_its_epochs_begi
         done(pipeline, "start")
         pipeline.next_epoch(1)
         command(pipeline, "delete", purge=False)
-        pipeline.until(lambda: not mesh.store.pipelines() and not pipeline.status(), "the deletion")
+        pipeline.until(lambda: not mesh.store.pipelines() and pipeline.status() == PipelineStatus(), "the deletion")
         pipeline = mesh.pipeline("again", mariadb, [table])
         assert equal(pipeline, table) == []
 
@@ -160,7 +161,7 @@ def test_a_pipeline_is_paused_stopped_started_and_taken_back_to_a_savepoint(
             before = len(pipeline.entries())
             assert "is paused" in refused(pipeline, "checkpoint")
             assert len(pipeline.entries()) == before
-            assert pipeline.status()["enumerator"]["mode"] == "paused"
+            assert pipeline.status().enumerator.mode == "paused"
             done(pipeline, "resume")
             pipeline.goes_on(2)
             saved = done(pipeline, "stop", savepoint="for later")

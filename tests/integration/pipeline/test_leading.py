@@ -11,11 +11,12 @@ import pytest
 from redis.asyncio import Redis as Client
 
 from cutline.common.errors import Unavailable
-from cutline.common.mesh import channels
-from cutline.common.mesh.channels import Sender, stream_name
+from cutline.common.mesh import streams
 from cutline.common.mesh.lease import lease_name
 from cutline.common.mesh.messages import Message, PartSaved, SplitsWanted, encode
 from cutline.common.mesh.presence import WIRE, Registry, Service
+from cutline.common.mesh.sender import Sender
+from cutline.common.mesh.streams import stream_name
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import Store
@@ -60,7 +61,7 @@ async def test_what_a_member_says_while_the_epoch_is_being_opened_is_heard(
 ) -> None:
     """1. The epoch is announced. 2. Its leader looks through a large Redis for old streams. 3. A reader says that it
     has room, once and for all. 4. The leader leads."""
-    monkeypatch.setattr(channels, "drop", slowly(channels.drop, 0.6))
+    monkeypatch.setattr(streams, "drop", slowly(streams.drop, 0.6))
     async with led(redis, tmp_path, monkeypatch) as pipeline:
         async with asyncio.timeout(10):
             while pipeline.key not in await Registry(redis).epochs():  # noqa: ASYNC110
@@ -77,7 +78,7 @@ async def test_an_epoch_is_announced_when_its_streams_are_there_and_not_by_who_l
     redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Making the streams takes long. 2. The lease goes to another. 3. The streams would be there."""
-    monkeypatch.setattr(channels, "create", slowly(channels.create, 1.2))
+    monkeypatch.setattr(streams, "create", slowly(streams.create, 1.2))
     async with led(redis, tmp_path, monkeypatch) as pipeline:
         await until(lambda: pipeline.leader.state == "opening")
         await asyncio.sleep(0.6)  # what is observed twice meanwhile announces nothing
@@ -100,7 +101,7 @@ async def test_an_epoch_that_can_not_be_restored_leaves_no_streams_to_its_member
     assert store.put_entry(checkpoint(2, parts={ENUMERATOR: PART}))
     async with led(redis, tmp_path, monkeypatch) as pipeline:
         await until(lambda: pipeline.leader.state == "halted")
-        assert "parts/p is missing" in pipeline.leader.cause
+        assert "parts/p is missing" in pipeline.leader.cause.sentence
         epochs = [slot for slot in range(1, store.last_slot() + 1) if isinstance(store.entry(slot), EpochEntry)]
         assert len(epochs) == 1 + MAX_HALTS
         assert await Registry(redis).epochs() == {pipeline.key: epochs[-1]}
@@ -111,7 +112,7 @@ async def test_members_are_dismissed_by_as_many_tries_as_it_takes(
     redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. The pipeline halts while Redis answers no request to remove its streams. 2. Redis answers."""
-    drop, asked = channels.drop, 0
+    drop, asked = streams.drop, 0
 
     async def refuse(*args: Any, **named: Any) -> int:
         nonlocal asked
@@ -120,14 +121,14 @@ async def test_members_are_dismissed_by_as_many_tries_as_it_takes(
         asked += 1
         raise Unavailable("Redis did not answer")
 
-    monkeypatch.setattr(channels, "drop", refuse)
+    monkeypatch.setattr(streams, "drop", refuse)
     async with led(redis, tmp_path, monkeypatch) as pipeline:
         for epoch in range(1, MAX_HALTS + 1):
             await until(lambda epoch=epoch: (pipeline.leader.state, pipeline.leader.epoch) == ("leading", epoch))
             await say(redis, epoch, PartSaved(checkpoint=99))
         await until(lambda: asked >= 3)
         assert [key async for key in redis.scan_iter("cutline:shop.*:*")]
-        monkeypatch.setattr(channels, "drop", drop)
+        monkeypatch.setattr(streams, "drop", drop)
         await no_streams(redis)
 
 
@@ -145,7 +146,7 @@ async def test_services_of_another_version_are_no_members(
         await until(lambda: pipeline.leader.state == "leading")
         entry = Store(f"file://{tmp_path}/store").pipeline("shop").entry(1)
         assert isinstance(entry, EpochEntry)
-        assert (entry.members.readers, entry.members.writers) == (("reader2",), ("writer2",))
+        assert entry.members.by_role == {"reader": ("reader2",), "writer": ("writer2",)}
 
 
 async def test_what_the_machine_refuses_again_and_again_halts_the_pipeline(
@@ -156,5 +157,5 @@ async def test_what_the_machine_refuses_again_and_again_halts_the_pipeline(
             await until(lambda epoch=epoch: (pipeline.leader.state, pipeline.leader.epoch) == ("leading", epoch))
             await say(redis, epoch, PartSaved(checkpoint=99))
         await until(lambda: pipeline.leader.state == "halted")
-        assert "received a part of checkpoint 99" in pipeline.leader.cause
+        assert "received a part of checkpoint 99" in pipeline.leader.cause.sentence
         await no_streams(redis)

@@ -22,10 +22,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import High, Low, Position
 from cutline.services.reader.driver import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS, to_ipc
+from cutline.services.sources.contract import ChunkResult, Route
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
-from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import table_schema
-from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
+from cutline.services.sources.mysql.chunk import read_chunk
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.kept import KeptConnection
 from tests.support.mesh import Mesh
@@ -56,7 +56,7 @@ def chunks_of(source: Source, table: str) -> dict[str, Any]:
     while True:
         for item in read_chunk(KeptConnection(lambda: connect(source)), split, mode="replay", seconds=3600.0):
             sent = None if ahead is None else to_ipc(ahead)
-            if isinstance(item, ChunkEnd):
+            if isinstance(item, ChunkResult):
                 rows, ahead = rows + item.rows, None
                 break
             ahead = item

@@ -9,10 +9,11 @@ import pytest
 from redis.asyncio import Redis as Client
 
 from cutline.common.errors import NoRoom, ProtocolError, Unavailable
-from cutline.common.mesh.channels import create, stream_name
 from cutline.common.mesh.log_lines import KEPT, LogLines
-from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry, Service
+from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.production import ports
+from cutline.common.mesh.streams import create, stream_name
+from cutline.common.status.parts import SPARK_WRITER, EnumeratorStatus, PipelineStatus, ReaderStatus, TableStatus
 from cutline.common.store.lives import Key, Life
 from cutline.services.enumerator.pipelines import sweep_redis
 from tests.support.servers import Redis
@@ -97,24 +98,25 @@ async def test_the_newest_epoch_that_was_announced_of_each_pipeline_is_listed(re
 
 async def test_each_part_replaces_its_own_status_only(redis: Client) -> None:
     registry = Registry(redis)
-    await registry.put_status("shop", "reader-0", {"rows": 1})
-    await registry.put_status("shop", "reader-1", {"rows": 2})
-    await registry.put_status("shop", "reader-0", {"rows": 3, "cause": "Zürich"})
-    assert await registry.status("shop") == {"reader-0": {"rows": 3, "cause": "Zürich"}, "reader-1": {"rows": 2}}
-    assert await registry.status("crm") == {}
+    last = ReaderStatus(rows_total=3, waiting_for="Zürich")
+    await registry.put_status("shop", "reader-0", ReaderStatus(rows_total=1))
+    await registry.put_status("shop", "reader-1", ReaderStatus(rows_total=2))
+    await registry.put_status("shop", "reader-0", last)
+    assert (await registry.status("shop")).readers == {"reader-0": last, "reader-1": ReaderStatus(rows_total=2)}
+    assert await registry.status("crm") == PipelineStatus()
 
 
 async def test_a_member_leaves_no_status_behind_once_its_epoch_is_over_or_its_pipeline_deleted(redis: Client) -> None:
     registry = Registry(redis)
-    await registry.put_member_status("shop", "reader-0", {"rows": 1}, epoch=3)
-    assert await registry.status("shop") == {}
+    await registry.put_member_status("shop", "reader-0", ReaderStatus(epoch=3, rows_total=1))
+    assert await registry.status("shop") == PipelineStatus()
     await registry.announce_epoch("shop", 3)
-    await registry.put_member_status("shop", "reader-0", {"rows": 2}, epoch=3)
-    await registry.put_member_status("shop", "reader-0", {"rows": 1}, epoch=2)
-    assert await registry.status("shop") == {"reader-0": {"rows": 2}}
+    await registry.put_member_status("shop", "reader-0", ReaderStatus(epoch=3, rows_total=2))
+    await registry.put_member_status("shop", "reader-0", ReaderStatus(epoch=2, rows_total=1))
+    assert (await registry.status("shop")).readers == {"reader-0": ReaderStatus(epoch=3, rows_total=2)}
     await registry.forget("shop")
-    await registry.put_member_status("shop", "reader-0", {"rows": 3}, epoch=3)
-    assert await registry.status("shop") == {}
+    await registry.put_member_status("shop", "reader-0", ReaderStatus(epoch=3, rows_total=3))
+    assert await registry.status("shop") == PipelineStatus()
 
 
 async def test_requests_are_taken_once_in_their_order(redis: Client) -> None:
@@ -144,11 +146,11 @@ async def test_forgetting_a_pipeline_leaves_the_others(redis: Client) -> None:
     registry = Registry(redis)
     for pipeline in ("shop", "crm"):
         await registry.announce_epoch(pipeline, 1)
-        await registry.put_status(pipeline, "source", {})
+        await registry.put_status(pipeline, "enumerator", EnumeratorStatus(epoch=1))
         await registry.request(pipeline, {})
     await registry.forget("shop")
     assert await registry.epochs() == {"crm": 1}
-    assert await registry.status("shop") == {}
+    assert await registry.status("shop") == PipelineStatus()
     assert await registry.take_requests("shop") == []
     assert await registry.take_requests("crm") == [{}]
 
@@ -179,16 +181,20 @@ async def test_split_grids_are_replaced_and_removed_one_by_one_and_forgotten_wit
 
 async def test_unchanged_tables_of_a_status_are_the_same_object_and_others_are_read_again(redis: Client) -> None:
     registry = Registry(redis)
-    await registry.put_status("shop", "enumerator", {"epoch": 1}, tables='{"a.b": {"phase": "live"}}')
-    first = (await registry.status("shop"))["enumerator"]["tables"]
-    await registry.put_status("shop", "enumerator", {"epoch": 2})
-    second = await registry.status("shop")
-    assert second["enumerator"]["epoch"] == 2
-    assert second["enumerator"]["tables"] is first
-    await registry.put_status("shop", "enumerator", {"epoch": 2}, tables='{"a.b": {"phase": "paused"}}')
-    assert (await registry.status("shop"))["enumerator"]["tables"] == {"a.b": {"phase": "paused"}}
+    first, second = EnumeratorStatus(epoch=1), EnumeratorStatus(epoch=2)
+    live, paused = '{"phase": "live"}', '{"phase": "paused"}'
+    await registry.put_status("shop", "enumerator", first, tables=f'{{"a.b": {live}, "a.c": {live}}}')
+    before = (await registry.status("shop")).tables
+    await registry.put_status("shop", "enumerator", second)
+    after = await registry.status("shop")
+    assert after.enumerator == second
+    assert all(after.tables[name] is before[name] for name in ("a.b", "a.c"))
+    await registry.put_status("shop", "enumerator", second, tables=f'{{"a.b": {paused}, "a.c": {live}}}')
+    changed = (await registry.status("shop")).tables
+    assert changed == {"a.b": TableStatus(phase="paused"), "a.c": TableStatus(phase="live")}
+    assert changed["a.c"] is before["a.c"]
     await redis.flushall()
-    assert await registry.status("shop") == {}
+    assert await registry.status("shop") == PipelineStatus()
 
 
 async def test_the_last_log_lines_are_kept_for_a_while_and_wait_while_redis_takes_none(redis: Client) -> None:
@@ -232,7 +238,7 @@ async def test_a_sweep_costs_redis_what_it_has_and_not_what_was_ever_deleted(red
         return int((await redis.info("stats"))["total_commands_processed"]) - before
 
     await registry.announce_epoch(KEY, 3)
-    await registry.put_status(KEY, "enumerator", {"epoch": 3})
+    await registry.put_status(KEY, "enumerator", EnumeratorStatus(epoch=3))
     await create(redis, [stream_name(KEY, 3, "a", "b")], {"epoch": 3})
     kept = set(await redis.keys("*"))
     assert await swept() < 10
@@ -240,7 +246,7 @@ async def test_a_sweep_costs_redis_what_it_has_and_not_what_was_ever_deleted(red
         if late == "epoch":
             await registry.announce_epoch(life.key, 1)
         elif late == "status":
-            await registry.put_status(life.key, "enumerator", {"epoch": 1})
+            await registry.put_status(life.key, "enumerator", EnumeratorStatus(epoch=1))
         else:
             await create(redis, [stream_name(life.key, 1, "a", "b")], {"epoch": 1})
     await swept()

@@ -98,7 +98,7 @@ def test_a_pipeline_that_halted_for_a_lost_binlog_goes_on_by_its_command(
         stopped_and_lost(pipeline, loss)
 
         def halted() -> str:
-            return str(pipeline.status().get("enumerator", {}).get("halted") or "")
+            return str(pipeline.status().enumerator.halted or "")
 
         for kind in ("resume", "start"):
             before = len(pipeline.epochs())
@@ -118,7 +118,9 @@ def test_a_pipeline_that_halted_for_a_lost_binlog_goes_on_by_its_command(
         newest = pipeline.checkpoint()
         assert newest is not None
         assert min(table.generation for table in newest.tables.values()) >= 2
-        pipeline.until(lambda: pipeline.status()["enumerator"]["halted"] is None, "it to show no more halt")
+        pipeline.until(
+            lambda: (now := pipeline.status().enumerator).at is not None and now.halted is None, "no more halt"
+        )
 
 
 @pytest.mark.parametrize("loss", LOSSES)

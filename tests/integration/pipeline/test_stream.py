@@ -42,7 +42,7 @@ def ends(pipeline: Pipeline) -> dict[str, Any]:
     """The kept checkpoint at the pipeline's stop, once it is written."""
 
     def last() -> dict[str, Any] | None:
-        slot = pipeline.status().get("enumerator", {}).get("ended")
+        slot = pipeline.status().enumerator.ended
         return next((entry for entry in pipeline.entries() if entry.slot == slot), None)
 
     return pipeline.until(last, f"{pipeline.name} to end", seconds=90)
@@ -50,8 +50,8 @@ def ends(pipeline: Pipeline) -> dict[str, Any]:
 
 def goes_on(pipeline: Pipeline, slot: int) -> bool:
     """Whether a later epoch is open, which has ended with that checkpoint too, and took no other one."""
-    status = pipeline.status().get("enumerator", {})
-    return status.get("epoch", 0) > slot and status.get("ended") == slot and pipeline.epochs()[-1].base == slot
+    status = pipeline.status().enumerator
+    return status.epoch > slot and status.ended == slot and pipeline.epochs()[-1].base == slot
 
 
 def last_of(server: str, gtids: str) -> int:
@@ -138,7 +138,7 @@ def test_a_table_whose_snapshot_ends_after_the_stop_is_told_and_the_pipeline_end
         entry = ends(pipeline)
     state = entry.tables[table]
     assert (state.phase, state.show) == ("quarantined", False)
-    assert f"{table} can't be shown at the stop" in state.cause
+    assert f"{table} can't be shown at the stop" in str(state.cause)
 
 
 @pytest.mark.full
@@ -287,8 +287,8 @@ def test_a_binlog_that_was_reset_halts_the_pipeline_whatever_was_logged_since(
         server.execute(*(f"INSERT INTO shop.a VALUES ({100 + n}, 0)" for n in range(rows)))
         if moment == "down":
             mesh.start("reader")
-        halted = pipeline.until(lambda: pipeline.status().get("enumerator", {}).get("halted"), "the halt", 120)
-        assert "reset" in halted, halted
+        halted = pipeline.until(lambda: pipeline.status().enumerator.halted, "the halt", 120)
+        assert "reset" in halted.sentence, halted
         assert set(shown(pipeline, "shop.a")) == {(n,) for n in range(20)}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cutline.services.sources.mysql.binlog.routes import Route
+from cutline.services.sources.contract import Route
 from cutline.services.sources.mysql.catalogue import describe, list_tables
 from cutline.services.sources.mysql.connection import Connection
 from tests.support.servers import Database

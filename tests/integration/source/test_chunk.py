@@ -17,15 +17,16 @@ import pyarrow as pa
 import pytest
 
 from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from cutline.common.gtids import GtidSet
 from cutline.common.mesh.messages import Key, SnapshotSplit
-from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, GTID, POS, TableSchema
 from cutline.services.enumerator.splitter import KeyRange, Splitter
+from cutline.services.sources.contract import ChunkResult, Route
 from cutline.services.sources.mysql import chunk
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
-from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import describe, table_schema
-from cutline.services.sources.mysql.chunk import ChunkEnd, Window, checksum_of, read_chunk
+from cutline.services.sources.mysql.chunk import Window, checksum_of, read_chunk
 from cutline.services.sources.mysql.connection import Connection, Source, ask, connect
 from cutline.services.sources.mysql.kept import KeptConnection
 from cutline.services.sources.mysql.keys import key_range, next_bound
@@ -80,11 +81,11 @@ class ChunkedTable:
 
     def read(
         self, split: SnapshotSplit | None = None, mode: chunk.Mode = "replay", **options: Any
-    ) -> tuple[pa.Table, ChunkEnd]:
+    ) -> tuple[pa.Table, ChunkResult]:
         with closing(Window(self.cursor())) as window, closing(KeptConnection(self.connect)) as kept:
             asked = {"mode": mode, "window": window} | options
             *batches, end = read_chunk(kept, split or self.split(), **asked)
-        assert isinstance(end, ChunkEnd)
+        assert isinstance(end, ChunkResult)
         table = pa.Table.from_batches(batches, schema=self.schema.arrow)
         assert table.num_rows == end.rows
         return table, end
@@ -218,7 +219,7 @@ def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(tabl
         f"INSERT INTO {chunked.table_id} SELECT id + 4000, v, d, b FROM {chunked.table_id}",
     )
     *batches, end = read_chunk(KeptConnection(chunked.connect), chunked.split(), mode="replay", batch_bytes=100_000)
-    assert isinstance(end, ChunkEnd)
+    assert isinstance(end, ChunkResult)
     assert end.rows == sum(batch.num_rows for batch in batches) == 7200
     assert len(batches) > 1
     assert end.checksum == f"{sum(map(checksum_of, batches)) % 2**64:016x}"
@@ -320,10 +321,10 @@ def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_
 
 def in_pieces(
     chunked: ChunkedTable, mode: chunk.Mode = "replay", **options: Any
-) -> tuple[list[pa.Table], list[ChunkEnd]]:
+) -> tuple[list[pa.Table], list[ChunkResult]]:
     """The whole table, each chunk that was cut followed by its rest."""
     pieces: list[pa.Table] = []
-    ends: list[ChunkEnd] = []
+    ends: list[ChunkResult] = []
     while not ends or ends[-1].cut_at is not None:
         rows, end = chunked.read(chunked.split(ends[-1].cut_at if ends else None), mode, **options)
         pieces.append(rows)
@@ -399,7 +400,7 @@ def test_a_chunk_that_nobody_takes_is_cut_in_time_for_an_alter_and_the_writers_b
     assert sorted(done) == ["ALTER", "INSERT"]
     taken += reading
     end = taken.pop()
-    assert isinstance(end, ChunkEnd)
+    assert isinstance(end, ChunkResult)
     assert end.cut_at is not None
     assert sum(batch.num_rows for batch in taken) == end.rows == int(end.cut_at[0]) - 1
     rest, last = chunked.read(chunked.split(end.cut_at))
@@ -616,7 +617,7 @@ class Keeping:
     def read(self, **options: Any) -> list[Any]:
         options = {"mode": "replay"} | options
         *batches, end = read_chunk(self.kept, self.chunked.split(), **options)
-        assert isinstance(end, ChunkEnd)
+        assert isinstance(end, ChunkResult)
         return [id for batch in batches for id in batch["id"].to_pylist()]
 
     def held(self) -> set[int]:
@@ -959,7 +960,7 @@ class Hot:
             at = flushed_position(conn, identify(conn))
         end = High(server=self.first.high.server, file=at.file, offset=at.offset)
         route = Route(
-            table_id="hot.t", generation=1, schema=self.source.schema, low=self.first.low, high=end, chunks=None
+            table_id="hot.t", generation=1, schema=self.source.schema, low=self.first.low, high=end
         )
         position = self.first.low.start()
         with closing(self.source.cursor()) as cursor:

@@ -233,7 +233,7 @@ def test_a_pipeline_goes_on_with_a_password_that_was_changed(
 
         def refused() -> bool:
             nonlocal waiting
-            waiting = pipeline.status().get("reader-0", {}).get("waiting_for") or ""
+            waiting = pipeline.reader().waiting_for or ""
             return f"{user}@127.0.0.1:{mysql.port} was refused: Access denied" in waiting
 
         pipeline.until(refused, "it to be refused, and to wait")
@@ -244,7 +244,9 @@ def test_a_pipeline_goes_on_with_a_password_that_was_changed(
         pipeline.catches_up(table)
         assert differences(shown(pipeline, table), content(mysql, table, ["id"])) == []
         assert len(pipeline.epochs()) == 1, pipeline.progress()
-        pipeline.until(lambda: pipeline.status()["reader-0"]["waiting_for"] is None, "nothing to be waited for")
+        pipeline.until(
+            lambda: (now := pipeline.reader()).at is not None and now.waiting_for is None, "nothing to be waited for"
+        )
     mysql.execute(f"DROP USER {user}")
 
 

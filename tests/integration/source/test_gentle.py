@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.mesh.messages import Limits
+from cutline.common.limits import Limits
 from cutline.services.run.running import throttle
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.connection import Source, connect
@@ -41,14 +41,14 @@ def filled(server: Database, schema: str, rows: int) -> str:
 
 
 def rows_done(pipeline: Pipeline, table: str) -> int:
-    tables = pipeline.status().get("enumerator", {}).get("tables") or {}
-    return int(tables[table]["rows_done"]) if table in tables else 0
+    tables = pipeline.status().tables
+    return tables[table].rows_done or 0 if table in tables else 0
 
 
 def waiting_for(pipeline: Pipeline) -> str | None:
     """What the reader says it waits for, "" if for nothing; None before its first word."""
-    status = pipeline.status().get("reader-0")
-    return None if status is None else status["waiting_for"] or ""
+    status = pipeline.reader()
+    return None if status.at is None else status.waiting_for or ""
 
 
 def keeps(pipeline: Pipeline, table: str, limit: int) -> None:
@@ -78,8 +78,8 @@ def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive
         mesh.kill(leader)
         mesh.start("enumerator")
         pipeline.next_epoch(1)
-        limits = {"rows_per_second": None, "bytes_per_second": size}
-        pipeline.until(lambda: pipeline.status()["enumerator"]["limits"] == limits, "the next leader to know the limit")
+        limits = Limits(bytes_per_second=size)
+        pipeline.until(lambda: pipeline.status().enumerator.limits == limits, "the next leader to know the limit")
         keeps(pipeline, table, 300)
         throttle(pipeline.store, Limits(rows_per_second=100))
         keeps(pipeline, table, 100)
@@ -255,7 +255,7 @@ def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_optio
     last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)
     for name, key in ((moved, ["id"]), (vouched, ["a", "b"])):
         assert differences(last.tables[name].content, content(source, name, key)) == []
-    causes = {name.partition(".")[2]: table.cause for name, table in end.tables.items() if table.cause}
+    causes = {name.partition(".")[2]: str(table.cause) for name, table in end.tables.items() if table.cause}
     assert set(causes) == {"twice", "rarely", "slow"}
     assert "several rows with the same a, b" in causes["twice"]
     assert "several rows with the same a, b" in causes["rarely"]

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import SourceRefused, Unavailable
+from cutline.common.status.parts import ReaderStatus
 from cutline.services.run.cli import main
 from cutline.services.sources.mysql.connection import server_of
 from cutline.services.sources.mysql.hosts import Hosts
@@ -161,8 +162,8 @@ def two(make: type[Database]) -> Iterator[tuple[Database, Database]]:
 def on(pipeline: Pipeline, server: Database) -> bool:
     """Whether the main cursor, the leader and the readers are all at this server."""
     status = pipeline.status()
-    places = [status.get(part, {}).get("source_host") for part in ("enumerator", "reader-0")]
-    return status.get("reader-0", {}).get("main_host") == address(server) and set(places) == {address(server)}
+    reader = status.readers.get("reader-0", ReaderStatus())
+    return {reader.main_host, reader.source_host, status.enumerator.source_host} == {address(server)}
 
 
 @pytest.mark.parametrize("make", [MySQL, pytest.param(MariaDB, marks=pytest.mark.full)])
@@ -251,5 +252,5 @@ def test_a_snapshot_that_is_under_way_is_begun_again_at_the_replica(make: type[D
 
 
 def rows_done(pipeline: Pipeline, table: str) -> int:
-    tables = pipeline.status().get("enumerator", {}).get("tables", {})
-    return int(tables.get(table, {}).get("rows_done", 0))
+    tables = pipeline.status().tables
+    return tables[table].rows_done or 0 if table in tables else 0

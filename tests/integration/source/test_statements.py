@@ -59,4 +59,4 @@ def test_a_tool_that_reads_copied_tables_by_statements_stops_none_and_one_that_w
         pipeline.until(lambda: pipeline.phase(table) == "quarantined", "the quarantine")
         newest = pipeline.checkpoint()
         assert newest is not None
-        assert "instead of row events: INSERT INTO notes" in (newest.tables[table].cause or "")
+        assert "instead of row events: INSERT INTO notes" in str(newest.tables[table].cause)

@@ -21,7 +21,7 @@ from cutline.common.journal.plan import Staged
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
-from cutline.spark_writer.sinks.iceberg import sink, upkeep
+from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.columns import Layout
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
@@ -233,45 +233,6 @@ def test_a_chunk_file_is_copied_where_it_can_get_no_second_name(
     assert path.read_bytes() == Path(journal.store.location(f"staged/{name}")).read_bytes()
     shutil.rmtree(journal.store.location(""))
     assert same(bench.rows(T.table_id), journal.at[last][T.table_id])
-
-
-def test_a_lake_that_names_files_of_the_store_keeps_them_until_compaction_has_rewritten_them(
-    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1. An older version adopts three chunk files where they lie. 2. This version goes on, adopts a fourth and sweeps:
-    the three stay. 3. Compaction merges them, their snapshots expire, and the next sweep removes them.
-    """
-    journal, claim = bench.journal, bench.journal.store.claim
-    monkeypatch.setattr(upkeep, "TIER", 3)
-    journal.table(T)
-    for first in range(0, 30, 10):
-        journal.chunk(T, [order(number) for number in range(first, first + 10)])
-    journal.checkpoint()
-    with monkeypatch.context() as older:
-        older.setattr(sink, "adopt", adopt_in_place)
-        older.setattr(journal.store, "claim", lambda: claim({}))
-        bench.apply()
-    old = in_store(bench)
-    assert len(old) == 3
-    journal.chunk(T, [order(number) for number in range(30, 40)])
-    journal.change(T, ("+U", order(1, "one")))
-    journal.checkpoint()
-    incarnation = bench.apply()
-    expire_now(incarnation, monkeypatch, -1.0)
-    sweep(incarnation, bench)
-    assert in_store(bench) == old
-    assert whole(bench)
-    incarnation.upkeep.note_applied(T.table_id)
-    incarnation.upkeep._compact_at = 0.0
-    incarnation.upkeep.run()
-    for note in ("two", "three"):
-        journal.change(T, ("+U", order(2, note)))
-        journal.checkpoint()
-        bench.apply(incarnation)
-    expire_now(incarnation, monkeypatch, -1.0)
-    sweep(incarnation, bench)
-    assert in_store(bench) == []
-    assert whole(bench)
 
 
 def swept(incarnation: Incarnation) -> bool:

@@ -117,7 +117,7 @@ def lived(bench: SparkBench, pace: Pace) -> dict[int, dict[str, float]]:
             step = KILLS[age // pace.cycle % len(KILLS)]
             incarnation = started(bench, clock, pace.retention, killed_at=step)
             journal.begin_epoch(journal.store.last_slot())
-            journal.store.sweep()
+            journal.store.removal.sweep()
         journal.change(T, *(("+U", order((7 * age + at) % 60, f"n{age}")) for at in range(3)))
         if age % 5 == 0:
             journal.change(U, ("+U", stock(age % 20, age)))

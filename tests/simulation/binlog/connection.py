@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import Unavailable
-from cutline.common.positions import FilePosition, MariaGtid
+from cutline.common.gtids import MariaGtid
+from cutline.common.positions import FilePosition
 from tests.simulation.binlog.history import (
     ANNOTATE,
     ARTIFICIAL,
@@ -29,6 +30,7 @@ from tests.simulation.binlog.history import (
 )
 from tests.simulation.binlog.model import Binlog
 from tests.simulation.clock import Wrong
+from tests.simulation.steps import Steps
 
 COM_DUMP, COM_REGISTER, COM_DUMP_GTID = 0x12, 0x15, 0x1E
 
@@ -38,15 +40,16 @@ class NetworkTrouble:
     """How bad a network is; `rng` draws what happens next."""
 
     rng: random.Random = field(repr=False)
+    steps: Steps = field(repr=False)
     cut: float  # chances at each receive
     slow: float
     piece: int  # bytes that come together, at most
     refuse: float  # chance at each connect
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> NetworkTrouble:
+    def drawn(cls, rng: random.Random, steps: Steps) -> NetworkTrouble:
         return cls(
-            rng, cut=rng.choice((0.0, 0.01, 0.05, 0.1)), slow=rng.choice((0.0, 0.05, 0.3)),
+            rng, steps, cut=rng.choice((0.0, 0.01, 0.05, 0.1)), slow=rng.choice((0.0, 0.05, 0.3)),
             piece=rng.choice((40, 300, 2000, 1 << 20)), refuse=rng.choice((0.0, 0.1)),
         )  # fmt: skip
 
@@ -61,7 +64,7 @@ class Connection:
     user, host, port = "cdc", "simulated", 3306
 
     def __init__(self, log: Binlog, trouble: NetworkTrouble) -> None:
-        if trouble.rng.random() < trouble.refuse:
+        if trouble.rng.random() < trouble.refuse and trouble.steps.happens("connection refused"):
             log.count["stream: connection refused"] += 1
             raise Unavailable("the simulated server takes no connection now")
         self.log, self.trouble = log, trouble
@@ -245,7 +248,7 @@ class DumpSocket:
         while len(self._bytes) < piece and (found := next(self._source, None)) is not None:
             self._take(found)
         luck = rng.random()
-        if luck < trouble.cut:
+        if luck < trouble.cut and trouble.steps.happens("connection cut"):
             self._connection.close()
             count["stream: connection cut"] += 1
             if self._last is not None and self._last.txn is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.common.positions import GtidSet, MariaGtid
+from cutline.common.gtids import GtidSet, MariaGtid
 from cutline.common.schema import TableSchema
 from tests.simulation.clock import EPOCH, SimulatedClock
 from tests.support.binlog_bytes import event, image, packed, schema_of, table_map

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cutline.common.positions import FilePosition, GtidSet, Low, Position, parse_gtids
+from cutline.common.gtids import GtidSet, parse_gtids
+from cutline.common.positions import FilePosition, Low, Position
 from cutline.services.sources.mysql.binlog.scanner import INSIDE_BITS
 from tests.simulation.binlog.history import (
     MYSQL,

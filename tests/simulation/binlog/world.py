@@ -20,6 +20,7 @@ import json
 import random
 from collections import Counter, deque
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,18 +34,18 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import OP, SEQ
 from cutline.common.store.records import PartRef
-from cutline.services.reader.driver import ReaderDriver
-from cutline.services.reader.events import CloseCursor, ReadChanges
+from cutline.services.reader.events import ChangesRead, CloseCursor, ReadChanges
 from cutline.services.reader.machine import LONGEST_SECONDS, STILL_SECONDS, Reader
 from cutline.services.reader.tables import MAIN
+from cutline.services.sources.contract import Changes, GenerationEnded, TableChanges
 from cutline.services.sources.mysql.binlog import cursor as cursor_module
 from cutline.services.sources.mysql.binlog import dump, xa
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
-from cutline.services.sources.mysql.binlog.routes import TableChanges
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from tests.simulation.binlog.connection import Connection, NetworkTrouble
 from tests.simulation.binlog.history import MYSQL, DumpedTxn, Out
 from tests.simulation.binlog.model import Binlog, ModelPlace
 from tests.simulation.clock import SimulatedClock, Wrong
+from tests.simulation.steps import Steps
 
 INSIDE_ROWS = 15
 MAX_STEPS = 2000
@@ -62,14 +63,16 @@ class Seen:
 class StreamWorld:
     """One seed's run: `run()` returns, or raises the fault that it found."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, without: AbstractSet[str] = frozenset()) -> None:
+        """`without`: steps that do not happen (tests/simulation/steps.py)."""
+        self.steps = Steps(without)
         self.seed = seed
         self.rng = rng = random.Random(f"stream {seed}")
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=400)
         self.clock = SimulatedClock()
         self.log = Binlog(rng, self.clock, self.count)
-        self.trouble = NetworkTrouble.drawn(rng)
+        self.trouble = NetworkTrouble.drawn(rng, self.steps)
         self.restless = rng.choice((0.0, 0.02, 0.08))  # chances of a table that comes or goes, a restore
         self.max_rows = rng.choice(((1, 5, 20), (5, 20, 60), (1000,)))
         self.max_bytes = rng.choice(((100, 2000), (1 << 20,)))
@@ -125,11 +128,14 @@ class StreamWorld:
     def something(self) -> None:
         """Something that happens between two reads."""
         rng = self.rng
-        if rng.random() < 0.25 and not self.waits:
+        if rng.random() < 0.25 and not self.waits and self.steps.happens("marker"):
             self.send_marker()
         if rng.random() >= self.restless:
             return
-        match rng.randrange(4):
+        what = rng.randrange(4)
+        if not self.steps.happens(("table comes", "table leaves", "restore", "cursor anew")[what]):
+            return
+        match what:
             case 0:
                 self.include(rng.choice(self.log.tables))
             case 1 if self.machine.tables:
@@ -166,7 +172,6 @@ class StreamWorld:
     # --- the machine ---
 
     def begin(self, seen: Seen | None) -> None:
-        self.routes: Any = {}  # as a ReaderDriver has them
         self.machine = Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=INSIDE_ROWS)
         if seen is not None:
             head, values = json.loads(json.dumps([seen.state.head, seen.state.values]))
@@ -276,7 +281,7 @@ class StreamWorld:
         try:
             got = self.cursors[name].read(
                 order.after,
-                ReaderDriver._routes(self, order),  # type: ignore[arg-type]
+                order.routes,
                 until=order.until,
                 max_rows=rng.choice(self.max_rows),
                 max_bytes=rng.choice(self.max_bytes),
@@ -289,7 +294,7 @@ class StreamWorld:
             self.clock.now += 0.5
             return
         except SourceLost as error:
-            if "the server crashed and rolled it back" not in error.cause:
+            if "the server crashed and rolled it back" not in error.cause.sentence:
                 raise
             self.count["stream: halted at the torn end of a file"] += 1
             self.halted = True
@@ -297,16 +302,12 @@ class StreamWorld:
         del self.orders[name]
         self.tell(f"{name} {order.after} -> {got.position}, {got.rows} rows")
         self.judge(order, got)
-        self.handle(ReaderDriver._changes_read(self, order, got))  # type: ignore[arg-type]
+        self.handle(ChangesRead(cursor=order.cursor, changes=got))
         if self.waits and name == MAIN and self.waiting is None:
             self.waiting = self.log.place(got.position)
         if len(self.seen) < 12 or rng.random() < 0.1:
             self.seen.append(Seen(self.machine.snapshot(), {key: len(rows) for key, rows in self.sent.items()}))
             del self.seen[:-12]
-
-    def _zero_dates(self, found: Any) -> dict[str, str]:
-        """`ReaderDriver._changes_read` calls this."""
-        return {}
 
     def judge(self, order: ReadChanges, got: Changes) -> None:
         """One read against the log."""
@@ -317,7 +318,7 @@ class StreamWorld:
         faulted = {fault.table_id: fault for fault in got.faults}
         crossed = [t for t in log.txns if (to.taken & ~after.taken) >> t.number & 1]
         for fault in got.faults:
-            if not fault.restart or not any(t.kind == "undone" for t in crossed):
+            if not isinstance(fault, GenerationEnded) or not any(t.kind == "undone" for t in crossed):
                 raise Wrong(f"{fault.cause}, and nothing was rolled back")
         lows = {t: log.low_bits(route.low) for t, route in order.routes.items()}
         for txn in crossed:

@@ -1,1 +1,1 @@
-"""The channels: the real common/mesh/channels.py on a simulated Redis."""
+"""The channels: the real sender.py and receiver.py of common/mesh on a simulated Redis."""

@@ -16,6 +16,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.redis import Command
 from tests.simulation.clock import SimulatedClock
+from tests.simulation.steps import Steps
 
 _OWN = (b'{"type":"idle"}',)
 _ENTRY_BYTES = 100  # what Redis needs for an entry beside its fields
@@ -47,8 +48,8 @@ class _Selector(selectors.SelectSelector):
 class SimulatedRedis:
     """Streams, with the commands that channels use, and the bytes that they may have together."""
 
-    def __init__(self, rng: random.Random, count: Counter[str], limit: int) -> None:
-        self.rng, self.count, self.limit = rng, count, limit
+    def __init__(self, rng: random.Random, count: Counter[str], steps: Steps, limit: int) -> None:
+        self.rng, self.count, self.steps, self.limit = rng, count, steps, limit
         self.streams: dict[bytes, dict[int, list[bytes]]] = {}
         self.tops: dict[bytes, int] = {}
         self.used = 0
@@ -147,6 +148,8 @@ class SimulatedWire:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(rng.choice((0.0, 0.001)))
         luck = rng.random()
+        if luck < redis.lost and not redis.steps.happens("exchange lost"):
+            luck = 1.0
         if loop.time() < redis.away_until or luck < redis.lost / 3:
             raise Unavailable("Redis did not answer: the question is lost")
         if luck < redis.lost * 2 / 3:  # a part of them has come

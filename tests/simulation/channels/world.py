@@ -1,4 +1,4 @@
-"""The channels under seeds: the real common/mesh/channels.py on the Redis of tests/simulation/channels/redis.py.
+"""The channels under seeds: the real ends of common/mesh, on the Redis of tests/simulation/channels/redis.py.
 
 Some senders send to some receivers, messages of all sizes, some counted against credits that together are more than
 Redis has room for; answers get lost, Redis is full, away, or emptied in the middle, and a receiver sleeps. Checked:
@@ -16,14 +16,18 @@ import logging
 import random
 from collections import Counter, deque
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from cutline.common.errors import Unavailable
-from cutline.common.mesh import channels
-from cutline.common.mesh.channels import Receiver, Sender, create, stream_name
+from cutline.common.mesh import channels, receiver, sender, streams
+from cutline.common.mesh.receiver import Receiver
+from cutline.common.mesh.sender import Sender
+from cutline.common.mesh.streams import create, stream_name
 from tests.simulation.channels.redis import SimulatedLoop, SimulatedRedis, SimulatedWire
 from tests.simulation.clock import SimulatedClock, Wrong
+from tests.simulation.steps import Steps
 
 FRAGMENT_BYTES = 400
 PATIENCE_SECONDS = 30.0
@@ -35,7 +39,9 @@ Message = tuple[int, bytes]
 class ChannelWorld:
     """One seed's run: `run()` raises what was found, or returns."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, without: AbstractSet[str] = frozenset()) -> None:
+        """`without`: steps that do not happen (tests/simulation/steps.py)."""
+        self.steps = Steps(without)
         self.rng = rng = random.Random(f"channels {seed}")
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=200)
@@ -45,7 +51,7 @@ class ChannelWorld:
         self.receivers = [[name for name in self.names if name.endswith(f"w{k}")] for k in range(receivers)]
         self.credit = rng.choice((300, 2000))
         share = rng.choice((0.3, 1.0, 4.0))
-        self.redis = SimulatedRedis(rng, self.count, max(int(share * self.credit * len(self.names)), 2500))
+        self.redis = SimulatedRedis(rng, self.count, self.steps, max(int(share * self.credit * len(self.names)), 2500))
         self.redis.lost = rng.choice((0.0, 0.05, 0.2))
         self.counts = rng.random() < 0.5  # everything is counted
         if self.counts:
@@ -91,10 +97,10 @@ class ChannelWorld:
     async def _trouble(self) -> None:
         rng, redis = self.rng, self.redis
         await asyncio.sleep(rng.uniform(0.0, 1.0))
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and self.steps.happens("Redis away"):
             redis.away_until = self.clock.now + rng.uniform(0.1, 10.0)
             self.count["channels: Redis away"] += 1
-        if self.empties:
+        if self.empties and self.steps.happens("Redis loses something"):
             self.emptied = True
             if rng.random() < 0.5:
                 redis.empty()
@@ -136,7 +142,7 @@ class ChannelWorld:
         try:
             # Until the senders end, as in an epoch: one may repeat a message that came, which a full Redis refuses.
             while self.sending.intersection(names):
-                if self.sleepy and rng.random() < 0.05:
+                if self.sleepy and rng.random() < 0.05 and self.steps.happens("receiver sleeps"):
                     self.count["channels: receiver slept"] += 1
                     await asyncio.sleep(rng.uniform(0.5, 5.0))
                 for name, header, body in await receiver.receive(wait_seconds=0.2):
@@ -187,13 +193,16 @@ class ChannelWorld:
 
 @contextmanager
 def simulated(clock: SimulatedClock) -> Iterator[None]:
-    """common/mesh/channels.py talks to the simulated Redis, in small fragments, by this clock."""
+    """Both ends of a channel talk to the simulated Redis, in small fragments, by this clock."""
     new = {"Wire": SimulatedWire, "time": clock, "FRAGMENT_BYTES": FRAGMENT_BYTES}
-    before = {name: getattr(channels, name) for name in new}
-    vars(channels).update(new)
+    ends = (channels, receiver, sender, streams)
+    before = [(end, name, getattr(end, name)) for end in ends for name in new.keys() & vars(end).keys()]
+    for end, name, _ in before:
+        setattr(end, name, new[name])
     channels._log.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        vars(channels).update(before)
+        for end, name, plain in before:
+            setattr(end, name, plain)
         channels._log.setLevel(logging.NOTSET)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.mesh.topology import Topology
 from cutline.common.store.records import EpochEntry
 from tests.simulation.checks.failure import Failure
 
@@ -16,8 +17,8 @@ def announced_epoch_is_the_journals(world: World, order: Any) -> None:
     entry = world.store.journal.get(order.epoch)
     if not isinstance(entry, EpochEntry):
         raise Failure(f"epoch {order.epoch} is opened, and slot {order.epoch} of the journal holds no epoch")
-    named, opened = (entry.members.readers, entry.members.writers), (order.plan.readers, order.plan.writers)
-    if tuple(map(len, named)) != tuple(map(len, opened)):
+    named, opened = Topology.of(entry.members.by_role), order.plan.topology
+    if named != opened:
         raise Failure(f"epoch {order.epoch} is opened with other members than its entry names")
     if entry.base != order.base:
         raise Failure(f"epoch {order.epoch} is opened on base {order.base}, and its entry says {entry.base}")

@@ -29,10 +29,12 @@ from cutline.common.mesh.messages import (
 from cutline.common.positions import Stop
 from cutline.services.enumerator.events import BoundFound, EntryRefused, EntryWritten, JournalRead, Observed
 from cutline.services.enumerator.leader import EpochOpened
-from cutline.services.reader.events import ChangesRead, ChunkFailed
+from cutline.services.reader.events import ChunkFailed
 from cutline.services.writer.machine import CutStaged
 from tests.simulation.checks.failure import Failure
 from tests.simulation.checks.freeze import freeze
+from tests.support.causes import because
+from tests.support.reads import changes_read
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -103,8 +105,8 @@ def _any_fact(world: World) -> Event:
         Ticked(),
         PartStored(checkpoint=slot, ref={}),
         CutStaged(checkpoint=slot, staged=()),
-        ChunkFailed(split_id=split, attempt=1, cause=""),
-        ChangesRead(cursor=rng.choice(("main", "catch-up")), position=position, rows=0),
+        ChunkFailed(split_id=split, attempt=1, cause=because("")),
+        changes_read(cursor=rng.choice(("main", "catch-up")), position=position, rows=0),
         BoundFound(table_id=table, generation=1, end=None),
         Observed(held=rng.random() < 0.8, members=()),
         JournalRead(tail=slot, base=None),

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cutline.common.mesh.messages import (
-    UNLIMITED,
-    Limits,
-)
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.services.enumerator.leader import Leader
 from tests.simulation.checks.failure import Failure
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from cutline.common.mesh.parts import load_part
+from cutline.common.mesh.topology import Topology
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.services.enumerator.events import Plan
 from cutline.services.enumerator.machine import Enumerator
@@ -21,7 +22,7 @@ def tables_are_those_of_the_parts(world: World, entry: CheckpointEntry) -> None:
     from its parts."""
     epoch = world.store.journal[entry.epoch]
     assert isinstance(epoch, EpochEntry)
-    plan = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=1, exact=world.shape.exact)
+    plan = Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=1, exact=world.shape.exact)
     store = world.store.open()
     plan = dataclasses.replace(plan, quarantine_changed=world.shape.schema_changes == "halt")
     enumerator = Enumerator.restored(plan, load_part(store, entry.parts["enumerator"]), {})

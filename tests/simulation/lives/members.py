@@ -22,14 +22,12 @@ from cutline.common.mesh.parts import Parts, PartSaving, load_part
 from cutline.common.mesh.ports import Ports
 from cutline.common.mesh.presence import WIRE
 from cutline.common.mesh.silence import Silence
-from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
+from cutline.common.mesh.topology import ENUMERATOR, READER, WRITER, Topology, member_name
 from cutline.common.positions import High, Low
 from cutline.common.store.lives import Key
 from cutline.common.store.records import CheckpointEntry, EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.reader.events import (
-    ChangesRead,
-    ChunkRead,
     ChunkRowsRead,
     CloseCursor,
     ContinueChunk,
@@ -41,6 +39,7 @@ from cutline.services.reader.machine import Reader
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.simulation.lives.surroundings import Registry, store_of
+from tests.support.reads import changes_read, chunk_read
 
 if TYPE_CHECKING:
     from tests.simulation.lives.world import LivesWorld
@@ -132,13 +131,12 @@ class Member:
     def __init__(self, world: LivesWorld, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
         self.world: Any = world
         self.store, self.epoch, self.incarnation = store, entry.slot, host.incarnation
-        readers, writers = entry.members.readers, entry.members.writers
-        topology = Topology.of(len(readers), len(writers))
-        self.name = reader_name(index) if host.role == "reader" else writer_name(index)
+        topology = Topology.of(entry.members.by_role)
+        self.name = member_name(READER if host.role == "reader" else WRITER, index)
         machine: Any = Writer()
         if host.role == "reader":
             unsaved = Unsaved(None, base=entry.base)
-            machine = Reader(name=self.name, writers=topology.writers, stream=index == 0, unsaved=unsaved)
+            machine = Reader(name=self.name, writers=topology.named(WRITER), stream=index == 0, unsaved=unsaved)
             if index == 0 and entry.base is not None:
                 base = store.entry(entry.base)
                 if not isinstance(base, CheckpointEntry):
@@ -199,14 +197,14 @@ class Member:
         if self.given <= ROWS:
             row = f"{self.store.id}/{split.split_id}/{self.given}"
             return ChunkRowsRead(split_id=split.split_id, attempt=split.attempt, rows=1, size=1, body=[row])
-        return ChunkRead(
+        return chunk_read(
             split_id=split.split_id, attempt=split.attempt, rows=ROWS, checksum="", schema=split.schema, cut_at=None,
             low=Low(server="s", file="b.000001", offset=4, gtids=""), high=High(server="s", file="b.000001", offset=4),
         )  # fmt: skip
 
     async def _changes(self, order: ReadChanges) -> Event:
         await asyncio.sleep(0.5)
-        return ChangesRead(cursor=order.cursor, position=order.after, rows=0)
+        return changes_read(cursor=order.cursor, position=order.after, rows=0)
 
     async def _staged(self, order: StageCut) -> Event:
         found = []

@@ -15,6 +15,7 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.journal.plan import StagedLost
 from cutline.common.mesh.ports import Ports
 from cutline.common.schema import TableSchema
+from cutline.common.status.parts import PartStatus, PipelineStatus
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.lives import Key, Lives
 from cutline.common.store.store import PipelineStore, Store
@@ -129,12 +130,12 @@ class Registry:
     async def take_requests(self, key: Key) -> list[Any]:
         return []
 
-    async def put_status(self, key: Key, part: str, status: dict[str, Any], *, tables: str | None = None) -> None:
+    async def put_status(self, key: Key, part: str, status: PartStatus, *, tables: str | None = None) -> None:
         self.world.visit("redis")
         self.world.notes.setdefault(key, {})[part] = status
 
-    async def status(self, key: Key) -> dict[str, Any]:
-        return {}
+    async def status(self, key: Key) -> PipelineStatus:
+        return PipelineStatus()
 
     async def put_splits(self, key: Key, changed: Any) -> None:
         pass
@@ -445,7 +446,7 @@ class Publications:
 def forget(lake: Lake) -> None:
     lake.world.visit("lake")
     life = lake.catalog.rows.get(lake.pipeline)
-    if life is not None and lake.owner.relation(lake.pipeline, life) in (Relation.OURS, Relation.UNMARKED):
+    if life is not None and lake.owner.relation(lake.pipeline, life) == Relation.OURS:
         del lake.catalog.rows[lake.pipeline]
 
 
@@ -470,13 +471,12 @@ class Pool:
         pass
 
 
-def expire(table: LakeTable, *, before_ms: int, kept: Any, store: str) -> set[str]:
+def expire(table: LakeTable, *, before_ms: int, kept: Any) -> None:
     table._ours()
     held = {*kept, *table.java.branches.values(), table.java.main}
     for snapshot, (_, at, _) in list(table.java.snapshots.items()):
         if snapshot not in held and 1000 * at < before_ms:
             del table.java.snapshots[snapshot]
-    return set()
 
 
 class _Row(str):

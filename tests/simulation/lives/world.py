@@ -22,6 +22,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -43,6 +44,8 @@ from tests.simulation.lives.surroundings import (
     LakeTable,
     store_of,
 )
+from tests.simulation.lives.trouble import Trouble
+from tests.simulation.steps import Steps
 
 NAMES = ("shop", "other")
 PATIENCE_SECONDS = 240.0
@@ -66,13 +69,14 @@ OF_A_LEADER = frozenset({
 class LivesWorld:
     """One seed's run: `run()` raises what was found, or returns."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, without: AbstractSet[str] = frozenset()) -> None:
+        """`without`: steps that do not happen (tests/simulation/steps.py)."""
+        self.steps = Steps(without)
         self.rng = rng = random.Random(f"lives {seed}")
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=400)
         self.clock = SimulatedClock(now=0.0)
         self.actors = Actors(rng, self.clock)
-        self.actors.before_turn = self.trouble
         self.files = Files(self)
         self.catalogue = Catalogue(self)
         self.notes: dict[Key, dict[str, Any]] = {}  # in Redis, by life
@@ -87,9 +91,8 @@ class LivesWorld:
         self.silent: dict[Key, tuple[str, float]] = {}  # whose status says nothing, since when
         self.numbers = 0
         self.calm = self.over = False
-        self.failing = rng.choice((0.0, 0.0, 0.02, 0.1))  # chance that a call fails
-        self.restless = rng.choice((0.0, 0.002, 0.01))  # chance of a suspension at a call
-        self.down: dict[str, float] = {}  # until when the store, Redis, or the lake answers nobody
+        self.trouble = Trouble(self)
+        self.actors.before_turn = self.trouble.at_call
         self.finished = 0
         self.hangs = rng.choice(("", "", *NAMES))  # the pipeline whose source never answers a SELECT
         self.drawn = random.Random(rng.random())  # ids
@@ -138,41 +141,9 @@ class LivesWorld:
         self.tell(f"{process.name} starts")
         self.actors.start(process, whole)
 
-    # --- trouble ---
-
-    def trouble(self, process: Process) -> None:
-        """At a call: the process may be suspended, or killed."""
-        if self.calm or process.name.startswith(("people", "supervisor")):
-            return
-        luck = self.rng.random()
-        if process.name.startswith(("enumerator", "reader", "writer")) and self.deleting != self.ended:
-            luck /= 8  # most of what can go wrong goes wrong in the middle of a deletion
-        if luck < self.restless:
-            seconds = self.rng.choice((1.0, 7.0, 40.0)) * self.rng.uniform(0.5, 1.5)
-            process.suspended_until = self.clock.now + seconds
-            self.count[f"lives: {self.role(process)} suspended"] += 1
-            self.tell(f"{process.name} sleeps for {seconds:.1f} s")
-        elif luck < 1.1 * self.restless:
-            self.count[f"lives: {self.role(process)} killed"] += 1
-            self.tell(f"{process.name} is killed")
-            self.actors.kill(process)
-
-    @staticmethod
-    def role(process: Process) -> str:
-        return process.name.partition("-")[0].partition(" ")[0]
-
     def visit(self, to: str) -> None:
         """A call to the store, Redis or the lake; Unavailable if it fails."""
-        slow = 0.0 if self.calm or self.rng.random() > 0.01 else self.rng.uniform(0.1, 2.0)
-        self.actors.sleep(slow)
-        process = self.actors.current and self.actors.current.process
-        if self.calm or process is None or process.name.startswith("people"):
-            return
-        if self.failing and self.rng.random() < 0.002:
-            self.down[to] = self.clock.now + self.rng.choice((2.0, 10.0, 45.0))
-            self.count[f"lives: {to} away"] += 1
-        if self.clock.now < self.down.get(to, 0.0) or self.rng.random() < self.failing / 10:
-            raise Unavailable(f"the {to} does not answer")
+        self.trouble.visit(to)
 
     # --- people, members ---
 
@@ -193,7 +164,8 @@ class LivesWorld:
             self.actors.start(Process(f"member of {life.id}"), partial(self.late, store_of(self).open(life)))
             for _ in range(rng.randrange(4)):
                 sleep(rng.uniform(0.0, 8.0))
-                self.wish(store, life)
+                if self.steps.happens(f"wish for {name}"):
+                    self.wish(store, life)
             sleep(rng.uniform(0.0, 15.0))
             if number == many:
                 break
@@ -278,13 +250,13 @@ class LivesWorld:
     def says_why(self, life: Life) -> None:
         """A deletion that lasts says in the status for what it waits, as long as Redis answers."""
         status = self.notes.get(life.key, {}).get("enumerator")
-        fresh = status is not None and self.clock.now - status["at"] < 5.0
-        if status is None or not fresh or status["mode"] != "deleting" or status["waiting_for"]:
+        fresh = status is not None and self.clock.now - status.at < 5.0
+        if status is None or not fresh or status.mode != "deleting" or status.waiting_for:
             self.silent.pop(life.key, None)
             self.count["lives: a deletion says for what it waits"] += fresh
             return
-        who, since = self.silent.setdefault(life.key, (status["leader"], self.clock.now))
-        if who != status["leader"]:
+        who, since = self.silent.setdefault(life.key, (status.leader, self.clock.now))
+        if who != status.leader:
             self.silent.pop(life.key)
         elif self.clock.now - since > SAYS_SECONDS:
             raise self.wrong(f"{who} has been deleting {life.key} for {self.clock.now - since:.0f} s, and says nothing")

@@ -73,7 +73,10 @@ class Clients:
             return
         rng, source = world.rng, world.source
         chance = rng.random()
-        if chance < 0.03 and not source.engine.prepared:
+        prepares = chance < 0.03 and not source.engine.prepared
+        if not world.steps.happens("transaction"):
+            pass
+        elif prepares:
             self.xids += 1
             changes = source.changes.drawn(rng.randrange(1, 3))
             txn = Txn("prepare", source.next_gtid(), changes=changes, xid=self.xids)

@@ -47,6 +47,7 @@ from tests.simulation.checks.limits import limits_are_obeyed
 from tests.simulation.checks.restored import enumerator_part_restores
 from tests.simulation.mesh.probe import Probe
 from tests.simulation.mesh.service import SimulatedService
+from tests.simulation.mesh.sometimes import note_states
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -97,6 +98,7 @@ class Drivers:
                     except (ProtocolError, SourceLost) as error:
                         raise Failure(f"{service.name} refused {event}: {error!r}") from error
                     self.check(service.process, event)
+                    note_states(world.count, service.process)
                 else:
                     continue
                 service.effects.extend((service.token, effect) for effect in effects)
@@ -122,6 +124,7 @@ class Drivers:
             service.probe.count(effects)
             leader.process.machine = service.probe
         self.check(leader, event)
+        note_states(world.count, leader)
         if before != leader.state:
             world.tell_story(f"{service.incarnation}: {before} -> {leader.state} ({leader.cause})")
             if before == "opening":
@@ -148,7 +151,7 @@ class Drivers:
             if service.leader is None and token != service.token:
                 effects.popleft()
                 continue
-            if world.troubled and world.rng.random() < self.crash_rate:
+            if world.goes_wrong("crash between two effects", self.crash_rate):
                 world.count["crash between two effects"] += 1
                 world.mesh.crash(service, f"before {type(effect).__name__}")
                 return
@@ -248,7 +251,8 @@ class Drivers:
             case ReadJournal():
                 world.at(world.lag(), world.leading.read_journal, service, service.leader)
             case WriteEntry(entry=entry):
-                delay = world.lag(2) if world.rng.random() < 0.9 or not world.troubled else world.rng.uniform(1.0, 12.0)
+                late = world.rng.random() >= 0.9 and world.troubled and world.steps.happens("slow write of an entry")
+                delay = world.rng.uniform(1.0, 12.0) if late else world.lag(2)
                 world.count["slow write of an entry"] += delay > 1.0
                 if delay > 1.0 and world.rng.random() < 0.2:
                     world.at(world.rng.uniform(0.0, 1.0), world.faults.rebuild_leader, service)
@@ -259,7 +263,7 @@ class Drivers:
                 service.parts = Parts(
                     service.store, member="enumerator", epoch=effect.epoch, incarnation=service.incarnation
                 )
-                service.store.sweep()
+                service.store.removal.sweep()
                 self.later(service, world.lag(2), lambda: world.leading.open_epoch(service, effect))
             case CloseEpoch():
                 service.token = None

@@ -12,6 +12,7 @@ from tests.simulation.checks.silence import nobody_works_without_a_leader
 from tests.simulation.mesh.service import SimulatedService
 from tests.simulation.mesh.services import LEASE_SECONDS, LEAVE_SECONDS, PRESENCE_SECONDS
 from tests.simulation.source.transactions import PLAIN
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -39,10 +40,13 @@ class Faults:
         if not self.world.troubled:
             return
         name = self.world.rng.choice(self.kinds)
-        getattr(self, f"fault_{name}")()
+        if self.world.steps.happens(name):
+            getattr(self, f"fault_{name}")()
 
     def fill_store(self) -> None:
         """The store is full for a while: each epoch that can't save its state ends, until there is room."""
+        if not self.world.steps.happens("store full"):
+            return
         self.full_until = self.world.now + self.own.uniform(0.5, 8.0)
         self.world.tell_story(f"the store is full until {self.full_until:.2f}")
 
@@ -52,18 +56,20 @@ class Faults:
         if world.now >= self.full_until:
             return False
         world.count["store full: a service gives up"] += 1
-        world.mesh.fail(service, "the store is full")
+        world.mesh.fail(service, because("the store is full"))
         return True
 
     def refuse_reads(self) -> None:
         """The source refuses binlog readers for a while (a password changed); that must not halt the pipeline."""
+        if not self.world.steps.happens("reads refused"):
+            return
         self.refused_until = self.world.now + self.own.uniform(0.5, 8.0)
         self.refused_epochs.clear()
         self.world.tell_story(f"the source refuses reads until {self.refused_until:.2f}")
 
     def refused(self, service: SimulatedService, token: Any) -> None:
         if service.alive and service.token == token:
-            self.world.mesh.fail(service, "the source refuses us")
+            self.world.mesh.fail(service, because("the source refuses us"))
 
     def fault_crash_reader(self) -> None:
         world = self.world
@@ -183,6 +189,8 @@ class Faults:
         """Every enumerator dies, and none starts for as long as members wait for their leader and more: by then all
         must have left. Then a new one leads."""
         world = self.world
+        if not world.steps.happens("no leader left"):
+            return
         world.mesh.nobody_until = world.now + LEADER_SECONDS + 15.0
         world.tell_story(f"no enumerator lives until {world.mesh.nobody_until:.2f}")
         for service in world.mesh.alive("enumerator"):
@@ -194,6 +202,8 @@ class Faults:
     def purge(self) -> None:
         """Binlogs are purged; perhaps a reader dies too, and its successor begins at the last checkpoint."""
         world = self.world
+        if not world.steps.happens("purge"):
+            return
         world.tell_story("binlogs are purged")
         world.source.purge()
         if world.rng.random() < 0.5:
@@ -207,7 +217,7 @@ class Faults:
         world.source.fail_over(world.now)
 
     def fault_savepoint(self) -> None:
-        self.ask_savepoint()
+        self._savepoint()
 
     def fault_throttle(self) -> None:
         """A person limits what is read, or lifts the limits."""
@@ -225,6 +235,10 @@ class Faults:
 
     def ask_savepoint(self) -> None:
         """A person commands a savepoint."""
+        if self.world.steps.happens("savepoint asked"):
+            self._savepoint()
+
+    def _savepoint(self) -> None:
         self.world.count["savepoint asked"] += 1
         self.world.operators.command("savepoint", name=None)
 

@@ -15,6 +15,7 @@ from cutline.common.store.command_records import Command
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.services.reader.events import ChangesRead, ReadChanges
 from tests.simulation.checks.failure import Failure
+from tests.support.reads import changes_read
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -58,15 +59,15 @@ class Hanging:
         """What a cursor gets of a source that hangs: nothing in time."""
         if not self.hangs:
             return None
-        return ChangesRead(cursor=order.cursor, position=order.after, rows=0)
+        return changes_read(cursor=order.cursor, position=order.after, rows=0)
 
     def look(self, event: ChangesRead) -> None:
         """A cursor has read: perhaps as far as the source goes."""
-        if self.armed and event.position.inside:
+        if self.armed and event.changes.position.inside:
             world = self.world
             self.armed, self.hangs, self.began = False, True, world.now
             world.count["source hangs inside a transaction"] += 1
-            world.tell_story(f"the source hangs at {event.position}")
+            world.tell_story(f"the source hangs at {event.changes.position}")
             if self.end == "nobody acts":
                 world.at(SETTLED_SECONDS, self.watch)
             else:

@@ -108,7 +108,7 @@ class SparkWriter:
     def start(self) -> None:
         """Branch from the newest publication on the chain, and repeat the steps that follow from it."""
         self.begun = True
-        self.publish_from = self.store.retired()[0]
+        self.publish_from = self.store.removal.retired()[0]
         numbers = self.store.publication_numbers()
         newest = self.chain(numbers).newest(numbers)
         self.chain(numbers).after(newest or 0)  # nothing that a start needs may be removed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cutline.common.mesh.machine import Event
-from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.services.enumerator.events import (
     EntryRefused,
@@ -15,6 +15,7 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.leader import EpochOpened, Leader
 from cutline.services.enumerator.machine import Enumerator
+from cutline.services.enumerator.requests import request_of
 from tests.simulation.checks.announced import announced_epoch_is_the_journals
 from tests.simulation.checks.cut import cut_is_consistent
 from tests.simulation.checks.entry import entry_is_sound
@@ -48,7 +49,7 @@ class Leading:
             if isinstance(epoch, EpochEntry):
                 entered, floor = epoch.command, epoch.floor
         newest = journal[base] if base is not None else None
-        answered = newest.request if isinstance(newest, CheckpointEntry) else None
+        answered = request_of(newest.request) if isinstance(newest, CheckpointEntry) else None
         known = self.world.operators.read(service)
         highest = newest.highest if isinstance(newest, CheckpointEntry) else 0
         known |= {"answered": answered, "anew": anew, "entered": entered, "floor": floor, "highest": highest}
@@ -85,9 +86,7 @@ class Leading:
             cut_is_consistent(world, entry)
             entry_is_sound(world, entry)
         answer: Event = EntryWritten(slot=slot, nonce=entry.nonce)
-        if not written or (
-            world.troubled and world.rng.random() < 0.06
-        ):  # lost answer: written again, refused, looked at
+        if not written or world.goes_wrong("lost answer of the store", 0.06):  # written again, refused, looked at
             world.count["lost answer of the store"] += written
             found = service.store.entry(slot)
             nonce = found.nonce if found is not None else ""
@@ -98,7 +97,7 @@ class Leading:
     def open_epoch(self, service: SimulatedService, order: OpenEpoch) -> Event:
         announced_epoch_is_the_journals(self.world, order)
         for sender, receiver in order.plan.topology.channels():
-            if sender == ENUMERATOR and receiver in order.plan.writers:
+            if sender == ENUMERATOR and receiver in order.plan.topology.unmarked:
                 continue  # it carries empty messages only: `listen`
             self.world.network.channels[order.epoch, sender, receiver] = Channel((order.epoch, sender, receiver))
         enumerator = None
@@ -110,11 +109,8 @@ class Leading:
             self.world.count["restore"] += 1
             epoch = self.world.store.journal[base.epoch]
             assert isinstance(epoch, EpochEntry)
-            before = epoch.members
-            self.world.count["restore with other numbers of members"] += (len(before.readers), len(before.writers)) != (
-                len(order.plan.readers),
-                len(order.plan.writers),
-            )
+            before = Topology.of(epoch.members.by_role)
+            self.world.count["restore with other numbers of members"] += before != order.plan.topology
         self.world.mesh.announced = order.epoch
         for channel in self.world.network.channels.values():
             if channel.name[0] < order.epoch and not channel.gone:

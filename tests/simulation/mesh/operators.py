@@ -31,6 +31,7 @@ from cutline.services.enumerator.events import (
     ReleaseSavepoint,
     WriteOutcome,
 )
+from cutline.services.enumerator.requests import CommandRequest
 from tests.simulation.checks.chain import chain
 from tests.simulation.checks.failure import Failure
 
@@ -68,10 +69,10 @@ class Operators:
             for _ in range(self.rng.randrange(2, 10)):
                 self.world.at(begin + self.rng.uniform(0.3, chaos), self.act)
         if self.again.random() < 0.1 and self.may_read_again:
-            self.world.at(begin + self.again.uniform(0.3, chaos), self.command, "read_again")
+            self.world.at(begin + self.again.uniform(0.3, chaos), self.wants, "read_again")
         if self.active:
             for _ in range(self.again.randrange(3)):
-                self.world.at(begin + self.again.uniform(0.3, chaos), self.command, "lake")
+                self.world.at(begin + self.again.uniform(0.3, chaos), self.wants, "lake")
             for _ in range(self.again.randrange(4)):
                 self.world.at(begin + self.again.uniform(0.3, chaos), self.cancel)
 
@@ -87,6 +88,8 @@ class Operators:
         """One person commands something, sensible or not."""
         rng, world = self.rng, self.world
         kind, arguments = rng.choice(KINDS), dict[str, Any]()
+        if not world.steps.happens(f"command {kind}"):
+            return
         if world.shape.schema_changes == "halt" and kind in CHANGING_COLUMNS:
             return
         if kind.endswith("_table") or kind == "read_table_again":
@@ -108,8 +111,13 @@ class Operators:
 
     def cancel(self) -> None:
         """One person cancels one of the last commands, finished or not."""
-        if newest := self.store.commands.newest():
+        if self.world.steps.happens("cancel") and (newest := self.store.commands.newest()):
             self.command("cancel_command", command=max(1, newest - self.again.randrange(3)))
+
+    def wants(self, kind: str) -> None:
+        """One person commands something that needs no arguments."""
+        if self.world.steps.happens(f"command {kind}"):
+            self.command(kind)
 
     def command(self, kind: str, **arguments: Any) -> Command:
         """Accept a command."""
@@ -226,7 +234,7 @@ class Operators:
                 entry = store.entry(command.arguments["checkpoint"])
                 if not isinstance(entry, CheckpointEntry) or not entry.kept:
                     return CommandAnswered(n=command.n, state="refused", cause="no savepoint", remedy="another one")
-                store.release(entry.slot, command.n)
+                store.removal.release(entry.slot, command.n)
                 return CommandAnswered(n=command.n, state="done", result={"checkpoint": entry.slot})
             case FindOutcome(command=command):
                 outcome = store.commands.outcome(command.arguments["command"])
@@ -301,7 +309,7 @@ class Operators:
     def entry_is_of_no_cancelled_command(self, entry: Entry) -> None:
         """What was cancelled has no effect that lasts: no entry of the journal carries it out, before or after."""
         for n in self.cancelled:
-            of_it = isinstance(entry, CheckpointEntry) and entry.request == f"command {n}"
+            of_it = isinstance(entry, CheckpointEntry) and entry.request == CommandRequest(n=n).text
             if of_it or (isinstance(entry, EpochEntry) and entry.command == n):
                 raise Failure(f"command {n} ({self.cancelled[n].kind}) is cancelled, and entry {entry.slot} has it")
 

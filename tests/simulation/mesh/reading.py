@@ -13,12 +13,13 @@ from cutline.common.mesh.messages import (
 from cutline.common.positions import High
 from cutline.services.reader.events import (
     ChunkFailed,
-    ChunkRead,
     ChunkRowsRead,
     ReadChanges,
 )
 from tests.simulation.mesh.service import SimulatedDump, SimulatedService
 from tests.simulation.source.transactions import KINDS, MARIADB, MYSQL
+from tests.support.causes import because
+from tests.support.reads import chunk_read
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -44,14 +45,14 @@ class Reading:
     def fail_chunk(self, service: SimulatedService, chunk: Any, cause: str, remedy: Remedy) -> None:
         """The attempt at the chunk fails."""
         split, service.chunk = chunk["split"], None
-        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=remedy)
+        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=because(cause), remedy=remedy)
         self.world.drivers.tell(service, service.token, failed)
 
     def take_low(self, service: SimulatedService, chunk: Any, connection: int) -> None:
         world = self.world
         if not self.still(service, chunk, connection):
             return
-        if world.troubled and self.locks.random() < 0.05:
+        if world.goes_wrong("chunk of a locked table", 0.05, self.locks):
             world.count["chunk of a locked table"] += 1
             self.fail_chunk(service, chunk, "locked by another session", Remedy.WAIT)
             return
@@ -106,14 +107,14 @@ class Reading:
             chunk["rows"] = world.source.reads.overlay(split, chunk["rows"], chunk["low"], chunk["high"])
         other = chunk["schema"].hash != split.schema.hash
         refused = chunk["rows"] is None or (other and world.rng.random() < 0.5)
-        if refused or (world.troubled and world.rng.random() < 0.01):
+        if refused or world.goes_wrong("chunk refused", 0.01):
             self.fail_chunk(service, chunk, "a DDL came between", Remedy.RESTART if other else Remedy.RETRY)
             return
         if other:
             world.count["chunk of other columns reported"] += 1
         chunk["left"], chunk["cut_at"] = sorted(chunk["rows"].items()), None
         keyed = not KINDS[split.table_id].keyless
-        if keyed and world.troubled and len(chunk["left"]) > 1 and world.rng.random() < 0.05:
+        if keyed and len(chunk["left"]) > 1 and world.goes_wrong("chunk out of time", 0.05):
             at = world.rng.randrange(1, len(chunk["left"]))  # its time is over: it ends before the last key read
             chunk["cut_at"] = world.source.reads.literal(split.table_id, chunk["left"][at][0])
             chunk["left"] = chunk["left"][:at]
@@ -133,15 +134,15 @@ class Reading:
             event = ChunkRowsRead(split_id=split.split_id, attempt=split.attempt, **sizes, body=rows)
         else:
             service.chunk = None
-            event = ChunkRead(
+            event = chunk_read(
                 split_id=split.split_id, attempt=split.attempt, rows=chunk["total"], checksum="", low=chunk["low"],
                 high=chunk["high"], schema=chunk["schema"], cut_at=chunk["cut_at"],
             )  # fmt: skip
-        if world.troubled and rows and world.rng.random() < 0.01:
+        if rows and world.goes_wrong("chunk failed after some rows", 0.01):
             service.chunk = None
             world.count["chunk failed after some rows"] += 1
             event = ChunkFailed(
-                split_id=split.split_id, attempt=split.attempt, cause="lost connection", remedy=Remedy.RETRY
+                split_id=split.split_id, attempt=split.attempt, cause=because("lost connection"), remedy=Remedy.RETRY
             )
         world.drivers.later(service, world.lag(), lambda: event)
 
@@ -153,7 +154,7 @@ class Reading:
         dump = service.dumps.setdefault(order.cursor, SimulatedDump())
         max_rows = world.rng.randrange(1, world.shape.max_rows + 1)
         try:
-            if world.troubled and world.rng.random() < 0.02:
+            if world.goes_wrong("connection of a dump broke", 0.02):
                 dump.connection = 0
                 world.count["connection of a dump broke"] += 1
             if dump.connection != world.source.connection:
@@ -172,7 +173,8 @@ class Reading:
             return None
         world.count[f"read by {order.cursor}"] += 1
         world.count["main read on to a transaction's end for those that wait"] += order.at_boundary
-        if event.position == order.after and not event.faults and not event.stopped:  # nothing new: the dump waits
+        read = event.changes
+        if read.position == order.after and not read.faults and not read.stopped:  # nothing new: the dump waits
             if world.rng.random() < 0.8:
                 world.drivers.later(service, world.rng.uniform(0.05, 0.4), lambda: self.changes_read(service, order))
                 return None

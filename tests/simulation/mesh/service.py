@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import Loss
+from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import (
-    UNLIMITED,
-    Limits,
-)
 from cutline.common.mesh.parts import Parts
 from cutline.common.mesh.silence import Silence
 from cutline.common.store.store import PipelineStore

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss
+from cutline.common.limits import UNLIMITED
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, State, Ticked
-from cutline.common.mesh.messages import (
-    UNLIMITED,
-)
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.silence import Silence
-from cutline.common.mesh.topology import Topology, reader_name, writer_name
+from cutline.common.mesh.topology import READER, WRITER, Topology, member_name
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.services.enumerator.events import (
     EpochFailed,
@@ -29,6 +28,7 @@ from tests.simulation.checks.restored import restore_is_exact
 from tests.simulation.checks.silence import nobody_waits_without_saying_so
 from tests.simulation.mesh.probe import Probe
 from tests.simulation.mesh.service import SimulatedService
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -74,7 +74,7 @@ class Services:
             chunk_rows=shape.chunk_rows, exact=shape.exact, quarantine_changed=shape.schema_changes == "halt",
             snapshot_only=shape.snapshot_only,
             interval_seconds=shape.interval, reads_again=self.world.operators.reads_again,
-            readers=shape.readers, writers=shape.writers,
+            services={"reader": shape.readers, "writer": shape.writers},
         )  # fmt: skip
 
     def kill(self, service: SimulatedService, cause: str) -> None:
@@ -124,7 +124,7 @@ class Services:
         )  # fmt: skip
         if silence.read(world.now, heard=heard):
             world.count["member left a leader that is gone"] += 1
-            self.fail(service, "its leader is silent")
+            self.fail(service, because("its leader is silent"))
 
     def observe(self, service: SimulatedService) -> None:
         """Observe lease and presence, and announce the epoch, as the driver does."""
@@ -179,7 +179,7 @@ class Services:
             raise Failure(f"epoch {epoch} is announced but its slot holds no epoch entry")
         self.leave(service)
         service.epoch = epoch
-        members = entry.members.readers if service.role == "reader" else entry.members.writers
+        members = entry.members.by_role[service.role]
         if service.incarnation in members:
             self.join(service, entry, members.index(service.incarnation))
 
@@ -197,14 +197,14 @@ class Services:
         """Build the machine of this epoch and take part."""
         world = self.world
         epoch = entry.slot
-        topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
+        topology = Topology.of(entry.members.by_role)
         machine: Any
         if service.role == "reader":
-            service.name = reader_name(index)
+            service.name = member_name(READER, index)
             base = entry.base
             machine = Reader(
                 name=service.name,
-                writers=topology.writers,
+                writers=topology.named(WRITER),
                 stream=index == 0,
                 inside_rows=INSIDE_ROWS,
                 unsaved=Unsaved(world.shape.unsaved_rows, base=base),
@@ -215,7 +215,7 @@ class Services:
                 if entry.anew:
                     machine.begin_anew()
         else:
-            service.name = writer_name(index)
+            service.name = member_name(WRITER, index)
             machine = Writer()
         inbound, outbound = topology.cut_inbound(service.name), topology.cut_outbound(service.name)
         self.tokens += 1
@@ -243,7 +243,7 @@ class Services:
         return load_part(service.store, entry.parts[member])
 
     def fail(
-        self, service: SimulatedService, cause: str, halts: bool = False, loss: Loss = Loss.NOTHING
+        self, service: SimulatedService, cause: Cause, halts: bool = False, loss: Loss = Loss.NOTHING
     ) -> None:
         """The member gives up its epoch; its presence has the cause."""
         if service.leader is not None:

@@ -39,29 +39,39 @@ class SparkWriters:
             return
         delay = world.lag(8)
         if world.troubled:
-            luck = world.rng.random()
-            if luck < 0.01:
-                world.count["Spark writer crashed"] += 1
+            trouble = self._trouble(did)
+            if trouble:
+                world.count[trouble] += 1
+            if trouble == "Spark writer crashed":
                 self.starts[index] = None
                 world.at(world.rng.uniform(0.1, 2), self.start)
                 return
-            if luck < 0.02:  # it sleeps, and another is started meanwhile
-                world.count["zombie Spark writer"] += 1
+            if trouble == "zombie Spark writer":  # it sleeps, and another is started meanwhile
                 delay += world.rng.uniform(1, 6)
                 world.at(0.5, self.start)
-            elif did == "applied" and luck < 0.08:
-                world.count["long apply"] += 1
+            elif trouble == "long apply":
                 delay += world.upkeeping.rng.uniform(4, 20)
-            elif did == "started" and luck < 0.5:
-                world.count["Spark writer started slowly"] += 1
+            elif trouble == "Spark writer started slowly":
                 delay += world.rng.uniform(1, 4)
-            elif luck < 0.06:  # another is started, and this one goes on as long as it is let
-                world.count["two Spark writers at once"] += 1
+            elif trouble:  # another is started, and this one goes on as long as it is let
                 world.at(0.0, self.start)
         elif index != len(self.starts) - 1 and did == "idle":
             self.starts[index] = None
             return
         world.at(delay if did != "idle" else max(delay, 0.3), self.step, index)
+
+    def _trouble(self, did: str) -> str:
+        """What goes wrong with a start after such a step; empty: nothing."""
+        luck = self.world.rng.random()
+        if luck < 0.02:
+            what = "Spark writer crashed" if luck < 0.01 else "zombie Spark writer"
+        elif did == "applied" and luck < 0.08:
+            what = "long apply"
+        elif did == "started" and luck < 0.5:
+            what = "Spark writer started slowly"
+        else:
+            what = "two Spark writers at once" if luck < 0.06 else ""
+        return what if what and self.world.steps.happens(what) else ""
 
     def on_publication(self, publication: Publication) -> None:
         world = self.world

@@ -74,7 +74,7 @@ class SimulatedStore:
             return False
         if self.open().publication(record.n) != record:
             raise Failure(f"publication {record.n} reads otherwise than it was written")
-        if record.n < (oldest := self.open().retired()[0]):
+        if record.n < (oldest := self.open().removal.retired()[0]):
             raise Failure(f"publication {record.n} is made, and retention has removed all before {oldest}")
         self.publications[record.n] = record
         return True

@@ -58,7 +58,7 @@ class _Tables:
         return [(item, do(item)) for item in items]
 
 
-def _expire(table: _Table, *, before_ms: int, kept: Collection[int], store: str) -> set[str]:
+def _expire(table: _Table, *, before_ms: int, kept: Collection[int]) -> None:
     """Expire what Iceberg would: snapshots that no branch, no tag and no `main` names, and that are old enough."""
     lake, name = table.world.lake, table.name
     held = {*kept, *lake.branches.get(name, {}).values(), *lake.tags.get(name, {}).values()}
@@ -68,7 +68,6 @@ def _expire(table: _Table, *, before_ms: int, kept: Collection[int], store: str)
         if of == name and snapshot not in held and int(1000 * at) < before_ms:
             del lake.made[snapshot], lake.snapshots[snapshot]
             table.world.count["snapshot expired"] += 1
-    return set()
 
 
 def _drop_branches(table: _Table, *, ours: str) -> None:
@@ -159,7 +158,7 @@ class Upkeeping:
             return
         spark.upkeep._progress.published = spark.published
         spark.upkeep._to_compact.clear()  # compaction is a matter of the lake's files, which there are none of here
-        self.released |= spark.store.released()
+        self.released |= spark.store.removal.released()
         spark.upkeep.run()
         whatever_can_be_restored_is_whole(self.world)
 
@@ -190,7 +189,7 @@ def _restorable(world: World) -> list[Publication]:
     found = {record.n: record for record in (*within, *newest)}
     kept = [n for n in sorted(publications, reverse=True) if publications[n].kept and n in on_chain]
     released = world.upkeeping.released
-    released |= store.released()
+    released |= store.removal.released()
     for n in kept[:SAVEPOINTS]:
         if n not in released:
             found[n] = publications[n]

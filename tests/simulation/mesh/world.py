@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tests.simulation.checks.arrival import arrived, what_is_missing
@@ -34,13 +35,16 @@ from tests.simulation.mesh.spark import SparkWriters
 from tests.simulation.mesh.store import SimulatedStore
 from tests.simulation.mesh.upkeeping import Upkeeping
 from tests.simulation.source.server import SimulatedSource
+from tests.simulation.steps import Steps
 
 
 class World:
     """One seed's run: `run()` returns, or raises Failure or a machine's error."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, without: AbstractSet[str] = frozenset()) -> None:
+        """`without`: steps that do not happen (tests/simulation/steps.py)."""
         self.seed = seed
+        self.steps = Steps(without)
         self.rng = random.Random(seed)
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=300)
@@ -80,6 +84,10 @@ class World:
     def at(self, delay: float, call: Callable[..., None], *args: Any) -> None:
         """Plan a call in so many seconds."""
         self.schedule.at(delay, call, *args)
+
+    def goes_wrong(self, what: str, chance: float, rng: random.Random | None = None) -> bool:
+        """Whether something goes wrong here, with this chance; never once calm has come."""
+        return self.troubled and (rng or self.rng).random() < chance and self.steps.happens(what)
 
     def lag(self, scale: float = 1.0) -> float:
         """The seconds that a step takes."""

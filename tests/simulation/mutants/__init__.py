@@ -15,7 +15,7 @@ class Mutant:
     feature: str = ""  # only the seeds whose worlds have it: a `start` without a snapshot, or a `stop`
     first: int = 1  # later for what few worlds meet, of which one is known
     world: str = "mesh"  # that has this code
-    tests: str = ""  # a file of tests/unit, or a test of one, that is to fail, in the place of the sweep
+    tests: str = ""  # files of tests/unit, as a pattern, or a test of one, to fail in the place of the sweep
 
 
 CHANDY_LAMPORT = "common/mesh/chandy_lamport.py"
@@ -34,6 +34,7 @@ BATCHES = "common/journal/batches.py"
 CHAIN = "common/store/chain.py"
 PUBLISHING = "common/journal/publishing.py"
 STORE = "common/store/store.py"
+REMOVAL = "common/store/removal.py"
 RETENTION = "common/journal/retention.py"
 READS = "tests/simulation/source/reads.py"
 PLACES = "tests/simulation/source/places.py"
@@ -206,12 +207,12 @@ MUTANTS = (
     Mutant(
         "at its bound a reader asks for no checkpoint, and waits an interval for the next marker",
         ((UNSAVED, "0, False\n        return self._asks()", "0, False\n        return False"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     Mutant(
         "at its bound a reader leaves the transaction unread for whose end a marker waits",
         ((READER, "waits = self._marker_waits or not self.unsaved.full", "waits = self.stopped"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "a split that is being read is given back",
@@ -235,7 +236,7 @@ MUTANTS = (
     Mutant(
         "main is held for a catch-up that goes on at another server",
         ((READER, "effects += self._give_up_catch_up() + self._meet()", "effects += self._meet()"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "a round starts from the first table's low, not the lowest",
@@ -260,8 +261,8 @@ MUTANTS = (
     mutant(
         "each cursor counts its own changes",
         READER,
-        "        self.seq += event.rows",
-        "        self.seq += event.rows if event.cursor == MAIN else 0",
+        "        self.seq += read.rows",
+        "        self.seq += read.rows if event.cursor == MAIN else 0",
     ),
     mutant(
         "a table is live before main has reached its highest high",
@@ -417,7 +418,7 @@ MUTANTS = (
                 "(main is not None and (main.asked or not self.at_stop)):",
             ),
         ),
-        tests="test_reader.py",  # hardly a world meets it
+        tests="test_reader_*.py",  # hardly a world meets it
     ),
     mutant(
         "a checkpoint begun before the stop is taken for the last one",
@@ -484,7 +485,7 @@ MUTANTS = (
                 "            self._uncut[table_id] = None\n",
             ),
         ),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "an entry says of a table what the enumerator knew when the stream first told of it",
@@ -506,20 +507,20 @@ MUTANTS = (
     ),
     mutant(
         "the schemas that a part alone names are swept",
-        STORE,
+        REMOVAL,
         'for file in body["staged"]} | set(body["replaced"])',
         'for file in body["staged"]}',
         first=970,
     ),
     mutant(
         "a record that others build on is removed with what is older",
-        STORE,
-        "- restorable - _bases(restorable, bodies)):",
+        REMOVAL,
+        "- restorable - _bases(restorable, entries)):",
         "- restorable):",
     ),
     mutant(
         "a part that others build on is removed with its entry",
-        STORE,
+        REMOVAL,
         "sorted(existing & done - needed)",
         "sorted(existing & done)",
     ),
@@ -531,14 +532,14 @@ MUTANTS = (
     mutant(
         "a deposed leader's slow entry takes a slot whose entry was removed",
         STORE,
-        "        if won and slot < self.retired()[0]:\n",
+        "        if won and slot < self.removal.retired()[0]:\n",
         "        if False:\n",
         first=890,
     ),
     mutant(
         "a publication of a start far behind stays though retention removed its number",
         STORE,
-        "        if won and (record.n < self.retired()[0] or not all(",
-        "        if False and (record.n < self.retired()[0] or not all(",
+        "        if won and (\n            record.n < self.removal",
+        "        if False and (\n            record.n < self.removal",
     ),
 )

@@ -13,6 +13,8 @@ XA = "services/sources/mysql/binlog/xa.py"
 BACKENDS = "common/store/backends.py"
 STAGING_FILE = "common/store/staging_file.py"
 CHANNELS = "common/mesh/channels.py"
+RECEIVER = "common/mesh/receiver.py"
+SENDER = "common/mesh/sender.py"
 
 
 def stream(rule: str, file: str, old: str, new: str, seeds: int = 600, first: int = 1) -> Mutant:
@@ -23,8 +25,8 @@ def store(rule: str, file: str, old: str, new: str, seeds: int = 300) -> Mutant:
     return Mutant(rule, ((file, old, new),), seeds, world="store")
 
 
-def channel(rule: str, old: str, new: str, seeds: int = 300) -> Mutant:
-    return Mutant(rule, ((CHANNELS, old, new),), seeds, world="channels")
+def channel(rule: str, file: str, old: str, new: str, seeds: int = 300) -> Mutant:
+    return Mutant(rule, ((file, old, new),), seeds, world="channels")
 
 
 BELOW = (
@@ -154,8 +156,8 @@ BELOW = (
     store(
         "a claim that another has got is ours",
         STORE,
-        '            if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):\n',
-        '            if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}) or w > 1:\n',
+        '            if self._put(numbered("spark", w), {"nonce": nonce, "w": w}):\n',
+        '            if self._put(numbered("spark", w), {"nonce": nonce, "w": w}) or w > 1:\n',
     ),
     store(
         "a full disk is no answer that can be waited for",
@@ -171,31 +173,37 @@ BELOW = (
     ),
     channel(
         "a sender sends whatever its credit is",
+        SENDER,
         "                    if behind and behind + entry.size > self.credit_bytes:\n",
         "                    if False:\n",
     ),
     channel(
         "a message that is there already, of our own repetition, is a second sender's",
+        CHANNELS,
         "            if not repeated:\n",
         "            if True:\n",
     ),
     channel(
         "a full Redis ends the channel",
+        CHANNELS,
         "        elif isinstance(answer, (OutOfMemoryError, ReadOnlyError)) or",
         "        elif isinstance(answer, ReadOnlyError) or",
     ),
     channel(
         "a gap in a channel is read over",
+        RECEIVER,
         '    if entry_id != b"%d-0" % number:\n',
         "    if False:\n",
     ),
     channel(
         "a repetition after a lost answer is taken for a first try",
+        CHANNELS,
         "            repeated = True\n",
         "            pass\n",
     ),
     channel(
         "the fragments of a message are one message each",
+        RECEIVER,
         "        if at < inlet.parts_expected:\n            return None, size\n",
         "",
     ),

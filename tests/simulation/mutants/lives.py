@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import LEADER, READER, RETENTION, STORE, Mutant, mutant
+from tests.simulation.mutants import LEADER, READER, REMOVAL, RETENTION, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
 COMMANDING = "services/enumerator/commanding.py"
@@ -89,20 +89,20 @@ LIVES: tuple[Mutant, ...] = (
     ),
     of_lives(
         "a deletion says nothing while the store does not answer",
-        ENUMERATOR_DRIVER,
-        '        return f"the removal of what the store and Redis have of it{failed}"',
-        '        return ""',
+        "services/enumerator/status.py",
+        '    return f"the removal of what the store and Redis have of it{more}"',
+        '    return ""',
     ),
     mutant(
         "files are removed though a restore that needs them was commanded",
-        STORE,
+        REMOVAL,
         "        if any(isinstance(base, int) and base < n and base not in kept for base in asked):",
         "        if False:",
         first=215,
     ),
     Mutant(
         "retention looks for restores before its note, not after it",
-        ((STORE, NOTE + LOOK, LOOK + NOTE),),
+        ((REMOVAL, NOTE + LOOK, LOOK + NOTE),),
         tests="test_store.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
     ),
     mutant(
@@ -134,12 +134,12 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "snapshots expire by their age alone",
         UPKEEP,
-        "                    kept=kept.of(table_id),\n",
-        "                    kept=(),\n",
+        "before_ms=min(before_ms, *made_ms), kept=kept.of(table_id))",
+        "before_ms=min(before_ms, *made_ms), kept=())",
     ),
     mutant(
         "staged files stay when their rows are in the lake",
-        STORE,
+        REMOVAL,
         "            for path in sorted(existing & done - needed):\n                remove(path)\n",
         "",
         100,
@@ -175,7 +175,7 @@ LIVES: tuple[Mutant, ...] = (
     Mutant(
         "a stream that goes on after a silence tells nobody",
         ((READER, "if resumes else []", "if False else []"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "an epoch that begins anew keeps the tables of its base",
@@ -199,7 +199,7 @@ LIVES: tuple[Mutant, ...] = (
                 "            target.answer",
             ),
         ),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     mutant(
         "the checkpoint in flight still answers a command that was cancelled",
@@ -211,7 +211,7 @@ LIVES: tuple[Mutant, ...] = (
     Mutant(
         "a command is cancelled though its epoch is in the journal",
         ((AGENDA, "        return kept or command.n == self.entered or leader", "        return kept or leader"),),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     mutant(
         "every table is read again after a loss, whatever the definition says of it",
@@ -221,8 +221,8 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "each reader may send what all readers together may, without a checkpoint",
-        ((READER_DRIVER, "max_unsaved_bytes // len(readers)", "max_unsaved_bytes"),),
-        tests="test_reader.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
+        ((READER_DRIVER, "max_unsaved_bytes // topology.counts[READER.name]", "max_unsaved_bytes"),),
+        tests="test_reader_chunks.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
     ),
     Mutant(
         "a command that the Spark writer has begun is cancelled",
@@ -254,6 +254,6 @@ LIVES: tuple[Mutant, ...] = (
                 "            self.state = HALTED\n            return [*effects, self._dismiss()]",
             ),
         ),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
 )

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import BATCHES, ENUMERATOR, LEADER, READER, READER_TABLES, RETENTION, STORE, Mutant
+from tests.simulation.mutants import (
+    BATCHES,
+    ENUMERATOR,
+    LEADER,
+    READER,
+    READER_TABLES,
+    REMOVAL,
+    RETENTION,
+    STORE,
+    Mutant,
+)
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 ROUTES = "services/sources/mysql/binlog/routes.py"
@@ -11,7 +21,7 @@ BACKENDS = "common/store/backends.py"
 LIVES = "common/store/lives.py"
 HOST = "common/mesh/host.py"
 STAGING = "services/writer/staging.py"
-CHANNELS = "common/mesh/channels.py"
+RECEIVER = "common/mesh/receiver.py"
 FOREIGN = "spark_writer/sinks/iceberg/foreign.py"
 KEY_INDEX = "spark_writer/sinks/iceberg/key_index.py"
 LOCATING = "spark_writer/sinks/iceberg/locating.py"
@@ -99,14 +109,15 @@ UNITS = (
         LEADER,
         "            return self._failed(cause, now, halts=False, lost=Loss.NOTHING)",
         "            return self._next_epoch(cause)",
-        "test_leader.py::test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_the_true_cause",
+        "test_leader_epochs.py::"
+        "test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_the_true_cause",
     ),
     unit(
         "a word of the stop that was in flight is not restored",
         ENUMERATOR,
         "                self.at_stop, effects = True, []",
         "                effects = []",
-        "test_enumerator.py::test_a_recorded_word_of_the_stop_is_known_after_a_restore",
+        "test_enumerator_checkpoints.py::test_a_recorded_word_of_the_stop_is_known_after_a_restore",
     ),
     unit(
         "a routine that a statement calls is taken for one that writes nothing",
@@ -264,7 +275,7 @@ UNITS = (
     ),
     unit(
         "a full record is removed while another one between it and the restorable ones builds on it",
-        STORE,
+        REMOVAL,
         "    while new:\n        new = {since",
         "    for _ in (1,):\n        new = {since",
         "test_store.py::test_a_burst_of_changes_is_not_repeated_by_later_entries",
@@ -334,7 +345,7 @@ UNITS = (
     ),
     unit(
         "a stream that is gone is no news to its receiver",
-        CHANNELS,
+        RECEIVER,
         "                if exists != 1:\n",
         "                if False:\n",
         "test_channels.py",
@@ -379,35 +390,39 @@ UNITS = (
         READER_TABLES,
         "changed.append(StreamedTable(table_id=name, generation=0",
         "str(StreamedTable(table_id=name, generation=0",
-        "test_reader.py::test_a_table_that_left_the_stream_is_told_once_and_one_that_came_back_as_it_is_now",
+        "test_reader_markers.py::test_a_table_that_left_the_stream_is_told_once_and_one_that_came_back_as_it_is_now",
     ),
     unit(
         "catch-up passes main when it only ends its transaction",
         READER,
         "until=bound, at_boundary=True",
         "until=None, at_boundary=True",
-        "test_reader.py::test_both_cursors_end_their_transaction_when_the_stream_is_stopped_so_that_a_marker_is_taken",
+        "test_reader_markers.py::"
+        "test_both_cursors_end_their_transaction_when_the_stream_is_stopped_so_that_a_marker_is_taken",
     ),
     unit(
         "after a restore a publication is made where the store takes none any more",
         BATCHES,
         "if not entry.inside and entry.slot >= publish_from:",
         "if not entry.inside:",
-        "test_chain.py::test_after_a_restore_to_before_what_retention_noted_the_first_cuts_are_applied_and_not_published",
+        "test_chain.py::"
+        "test_after_a_restore_to_before_what_retention_noted_the_first_cuts_are_applied_and_not_published",
     ),
     unit(
         "a savepoint is cancelled while its slow entry may still come",
         LEADER,
         "        if self._ordered is not None and event.tail >= self._ordered[0]:\n            self._ordered = None\n",
         "        self._ordered = None\n",
-        "test_agenda.py::test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_still_take_its_slot",
+        "test_agenda_cancelling.py::"
+        "test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_still_take_its_slot",
     ),
     unit(
         "a pipeline that has ended takes checkpoints for services that come and go",
         LEADER,
         "        if self._rescale and self.ended is not None:\n",
         "        if False:\n",
-        "test_leader.py::test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let_go_without_a_checkpoint",
+        "test_leader_checkpoints.py::"
+        "test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let_go_without_a_checkpoint",
     ),
     unit(
         "a savepoint that a restore left behind takes another one's place",

@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import PositionLost, SourceLost
-from cutline.common.positions import GtidSet, Low, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import Low, Position
 from cutline.common.schema import SchemaChanges
-from cutline.services.reader.events import ChangeBatch, ChangesRead, ReadChanges, SchemaChanged, TableFaulted
-from cutline.services.reader.tables import StreamTable
+from cutline.services.reader.events import ChangesRead, ReadChanges
+from cutline.services.sources.contract import (
+    GenerationEnded,
+    Route,
+    SchemaChange,
+    TableChanges,
+    TableFault,
+    TableUnreadable,
+)
 from cutline.services.sources.mysql.watermark import Commits
 from tests.simulation.source.transactions import KINDS, MYSQL, PLAIN, Change, Row, Txn
+from tests.support.reads import changes_read
 
 if TYPE_CHECKING:
     from tests.simulation.source.server import SimulatedSource
@@ -80,8 +90,8 @@ class _Read:
                 server=source.server, file=file, offset=offset, gtids=order.after.gtids, rows=self._inside
             )
         self._bodies: dict[tuple[str, int, str], list[Any]] = {}
-        self._schemas: list[SchemaChanged] = []
-        self._faults: list[TableFaulted] = []
+        self._schemas: list[SchemaChange] = []
+        self._faults: list[TableFault] = []
         self._seq = self._taken = 0
         self._stopped = False
         self._source_time: float | None = None
@@ -110,11 +120,11 @@ class _Read:
             if stop or self._taken >= self._max_rows:
                 break
         batches = tuple(
-            ChangeBatch(table_id=t, generation=g, schema=h, rows=len(body), size=len(body), body=body)
+            TableChanges(table_id=t, generation=g, schema_hash=h, rows=len(body), size=len(body), batch=body)
             for (t, g, h), body in self._bodies.items()
         )
         gone = {f.table_id for f in self._faults}
-        return ChangesRead(
+        return changes_read(
             cursor=self._order.cursor, position=self._position, rows=self._seq,
             batches=tuple(b for b in batches if b.table_id not in gone),
             schemas=tuple(self._schemas), faults=tuple(self._faults), source_time=self._source_time,
@@ -170,7 +180,7 @@ class _Read:
         self._count["read ends inside a transaction"] += 1
         return False
 
-    def _give(self, route: StreamTable, change: Change, txn: Txn) -> None:
+    def _give(self, route: Route, change: Change, txn: Txn) -> None:
         for op, row in self._ops(route, change, txn):
             if len(row) != len(route.schema.columns):
                 self._count["event of other columns than its route"] += 1
@@ -190,9 +200,9 @@ class _Read:
         self._source_time = txn.at or None
         self._at += 1
 
-    def _fault(self, route: StreamTable, cause: str, *, restart: bool = True) -> None:
-        fields = {"table_id": route.table_id, "generation": route.generation, "cause": cause}
-        self._faults.append(TableFaulted(**fields, restart=restart))
+    def _fault(self, route: Route, sentence: str, *, restart: bool = True, code: Code = Code.OTHER) -> None:
+        fields = {"table_id": route.table_id, "generation": route.generation, "cause": Cause(code, sentence)}
+        self._faults.append(GenerationEnded(**fields) if restart else TableUnreadable(**fields))
         if not restart:
             self._by.quarantined.add(route.table_id)
         self._routes.pop(route.table_id, None)
@@ -202,18 +212,18 @@ class _Read:
     def _covers(self, low: Low, txn: Txn) -> bool:
         return low.covers(server=self._source.server, end=txn.end_place, gtid=txn.gtid)
 
-    def _covered(self, route: StreamTable, txn: Txn) -> bool:
+    def _covered(self, route: Route, txn: Txn) -> bool:
         """Whether the route's low covers it."""
         return self._covers(route.low, txn)
 
-    def _ahead_of(self, route: StreamTable, txn: Txn) -> bool:
+    def _ahead_of(self, route: Route, txn: Txn) -> bool:
         """Whether the catalogue was read after it, so that the route's schema may be a later one."""
         try:
             return route.looked_at is not None and self._covers(route.looked_at, txn)
         except SourceLost:
             return False
 
-    def _settled(self, route: StreamTable, txn: Txn) -> StreamTable:
+    def _settled(self, route: Route, txn: Txn) -> Route:
         """The first row event shows the table's columns at that time; columns that still exist keep their ids."""
         new = route.schema
         if self._ahead_of(route, txn):
@@ -225,14 +235,14 @@ class _Read:
             new = replace(new, columns=columns, last_field_id=last + len(fresh))
         self._count["first row event tells earlier columns"] += new.hash != route.schema.hash
         self._schemas.append(
-            SchemaChanged(table_id=route.table_id, generation=route.generation, seq=self._seq, new=new)
+            SchemaChange(table_id=route.table_id, generation=route.generation, seq=self._seq, new=new)
         )
         self._routes[route.table_id] = replace(route, schema=new, looked_at=None)
         return self._routes[route.table_id]
 
     # --- rows, DDL ---
 
-    def _ops(self, route: StreamTable, change: Change, txn: Txn) -> list[tuple[str, Row]]:
+    def _ops(self, route: Route, change: Change, txn: Txn) -> list[tuple[str, Row]]:
         width = len(KINDS[route.table_id].key)
         if KINDS[route.table_id].keyless and change.before is not None:
             self._count["row of a table without a key changed"] += 1
@@ -271,7 +281,7 @@ class _Read:
         self._seq += self._ddl(route, txn)
         return True
 
-    def _ddl(self, route: StreamTable, txn: Txn) -> int:
+    def _ddl(self, route: Route, txn: Txn) -> int:
         """Carry a DDL out; return the number of rows that it gives."""
         try:
             past = route.live or route.high.reached_by(self._position)
@@ -280,7 +290,7 @@ class _Read:
         policy = self._by.schema_changes
         if policy == "halt" and past and txn.ddl != "truncate":
             self._count["halt stops a live table"] += 1
-            self._fault(route, "schema_changes is halt", restart=False)
+            self._fault(route, "schema_changes is halt", restart=False, code=Code.SCHEMA_CHANGE)
         elif txn.ddl == "unlogged":
             self._count["DDL changed rows without row events"] += 1
             # one in eight is something that a new generation would not mend
@@ -297,7 +307,7 @@ class _Read:
             self._columns(route, txn, past=past)
         return 0
 
-    def _columns(self, route: StreamTable, txn: Txn, *, past: bool) -> None:
+    def _columns(self, route: Route, txn: Txn, *, past: bool) -> None:
         policy = self._by.schema_changes
         try:
             if txn.ddl == "add" and policy != "halt":
@@ -316,5 +326,5 @@ class _Read:
         if past and route.high.server != self._source.server:
             self._count["column changed in place after a fail-over"] += 1
         self._schemas.append(
-            SchemaChanged(table_id=route.table_id, generation=route.generation, seq=self._seq, new=new)
+            SchemaChange(table_id=route.table_id, generation=route.generation, seq=self._seq, new=new)
         )

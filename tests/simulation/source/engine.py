@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cutline.common.positions import GtidSet
+from cutline.common.gtids import GtidSet
 from tests.simulation.source.transactions import Row, State, Txn
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cutline.common.positions import GtidSet, High, Low, MariaGtid, Position, Stop
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import High, Low, Position, Stop
 from tests.simulation.source.transactions import (
     KINDS,
     MARIADB,

@@ -6,7 +6,8 @@ import random
 from collections import Counter
 
 from cutline.common.errors import SourceLost
-from cutline.common.positions import GtidSet, High, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import High, Position
 from cutline.common.schema import Column, SchemaChanges, TableSchema
 from tests.simulation.source.changes import Changes
 from tests.simulation.source.cursor import Cursor

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
+from tests.simulation.steps import Steps
+
 
 class Died(BaseException):
     """The process is gone, at this call."""
@@ -28,6 +30,7 @@ class DiskTrouble:
 
     rng: random.Random
     count: Counter[str]
+    steps: Steps
     lost: float = 0.0
     dies: float = 0.0
     others: float = 0.0
@@ -38,11 +41,11 @@ class DiskTrouble:
     def before(self, call: str) -> None:
         if self.inside:
             return
-        if self.rng.random() < self.dies:
+        if self.rng.random() < self.dies and self.steps.happens(f"dies before {call}"):
             self.count[f"store: died before {call}"] += 1
             self.count["store: process died"] += 1
             raise Died(call)
-        if self.between is not None and self.rng.random() < self.others:
+        if self.between is not None and self.rng.random() < self.others and self.steps.happens("another comes"):
             self.inside = True
             try:
                 self.between()
@@ -50,7 +53,7 @@ class DiskTrouble:
                 self.inside = False
 
     def after(self, call: str) -> None:
-        if not self.inside and self.rng.random() < self.lost:
+        if not self.inside and self.rng.random() < self.lost and self.steps.happens(f"answer of {call} lost"):
             self.count["store: answer lost"] += 1
             self.count[f"store: answer lost of {call}"] += 1
             raise OSError(errno.EIO, "the answer is lost")

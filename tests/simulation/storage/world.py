@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,8 +31,10 @@ from cutline.common.store.records import EpochEntry, Members, PartRef, Publicati
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from tests.simulation.clock import Wrong
+from tests.simulation.steps import Steps
 from tests.simulation.storage.disk import Bucket, Died, Disk, DiskTrouble
 from tests.support.binlog_bytes import schema_of
+from tests.support.causes import because
 from tests.support.records import LIFE
 
 _T: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t0")
@@ -41,12 +44,14 @@ _ROOT = "/lake"
 class StoreWorld:
     """One seed's run: `run()` raises what was found, or returns."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, without: AbstractSet[str] = frozenset()) -> None:
+        """`without`: steps that do not happen (tests/simulation/steps.py)."""
+        self.steps = Steps(without)
         self.rng = rng = random.Random(f"store {seed}")
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=200)
         self.trouble = DiskTrouble(
-            rng, self.count, lost=rng.choice((0.0, 0.02, 0.1)), dies=rng.choice((0.0, 0.005, 0.02)),
+            rng, self.count, self.steps, lost=rng.choice((0.0, 0.02, 0.1)), dies=rng.choice((0.0, 0.005, 0.02)),
             others=rng.choice((0.0, 0.1)), between=self.another,
         )  # fmt: skip
         self.disk, self.bucket = Disk(self.trouble), Bucket(self.trouble)
@@ -147,7 +152,8 @@ class StoreWorld:
             return
         entry = EpochEntry(
             slot=slot + 1, nonce=mine, leader=f"i{number}", base=None,
-            members=Members(enumerator="e", readers=(), writers=()), cause="a test", written_at=0.0,
+            members=Members(enumerator="e", by_role={"reader": (), "writer": ()}), cause=because("a test"),
+            written_at=0.0,
         )  # fmt: skip
         won = self.tried(lambda: at.put_entry(entry))
         self.tell(f"{number}: slot {slot + 1} by {mine}: {won}")
@@ -188,7 +194,7 @@ class StoreWorld:
 
     def claim(self, number: int) -> None:
         mine = self.nonce()
-        w = self.tried(lambda: self.processes[number].claim({"by": mine}))
+        w = self.tried(lambda: self.processes[number].claim())
         if w is not None:
             if ("claim", w) in self.winners:
                 raise Wrong(f"{w} was claimed by {mine} and by {self.winners['claim', w]}")

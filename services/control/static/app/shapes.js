@@ -108,6 +108,7 @@ export const cutOf = (cut) => cut && {
   number: cut.number, sourceTime: cut.source_time, publishedAt: cut.published_at, position: cut.position, shown: cut.shown,
   tables: cut.tables.map((table) => ({
     name: table.table, snapshot: table.snapshot_id,
-    text: table.shown ? "this cut" : table.snapshot_id === null ? `no rows yet (${table.state})` : `an older cut (${table.state})`, cause: table.cause,
+    text: table.shown ? "this cut" : table.snapshot_id === null ? `no rows yet (${table.state})` : `an older cut (${table.state})`,
+    cause: table.cause, remedy: table.remedy,
   })),
 };

@@ -4,14 +4,15 @@
 
 | part | does |
 |---|---|
-| dump.py | authenticates and sends commands (by PyMySQL), receives bytes |
+| bytes.py | who delivers the bytes: a contract |
+| dump.py | delivers them from the source: authenticates and sends commands (by PyMySQL), receives |
 | scanner.py (compiled) | cuts the bytes into events, and handles those that every transaction has |
 | decode/ (compiled) | turns row events into Arrow |
 | progress.py | positions, and which watermarks cover the transaction at hand |
 | routes.py | which tables get which rows |
-| statements.py, ddl.py, sql.py | statements, and what DDL does to the routes |
+| statements.py, ddl.py, alter.py, sql.py | statements, and what DDL does to the routes |
 | replay.py, xa.py | compressed events and XA transactions |
-| this file | connections, the events between transactions, where a read ends |
+| this file | the stream of a delivery, the events between transactions, where a read ends |
 
 **No retry here.** Each failure is raised at once; then the cursor is closed, and the next `read` connects anew.
 
@@ -20,16 +21,19 @@ Change together with: the files above, common/positions.py.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
 
-from cutline.common.errors import ConfigError, CutlineError, PositionLost, SourceLost, SourceRefused, Unavailable
-from cutline.common.positions import FilePosition, GtidSet, High, Position, Stop, parse_gtids
+from cutline.common.causes import Cause, Code
+from cutline.common.errors import ConfigError, CutlineError, PositionLost, SourceLost, SourceRefused
+from cutline.common.gtids import GtidSet, parse_gtids
+from cutline.common.positions import FilePosition, High, Position, Stop
 from cutline.common.schema import SchemaChanges
-from cutline.services.sources.mysql.binlog.dump import MAX_DUMP_OFFSET, Dump, maria_state, take_format
+from cutline.services.sources.contract import Changes, Route
+from cutline.services.sources.mysql.binlog.bytes import BinlogBytes, take_format
+from cutline.services.sources.mysql.binlog.dump import Dump
 from cutline.services.sources.mysql.binlog.event_bodies import heartbeat_place, rotation, tagged_gtid
 from cutline.services.sources.mysql.binlog.event_types import (
     APPEND_BLOCK,
@@ -69,7 +73,7 @@ from cutline.services.sources.mysql.binlog.event_types import (
 )
 from cutline.services.sources.mysql.binlog.progress import Progress
 from cutline.services.sources.mysql.binlog.replay import Replay
-from cutline.services.sources.mysql.binlog.routes import Route, RouteFault, Routes, SchemaChange, TableChanges
+from cutline.services.sources.mysql.binlog.routes import Routes
 from cutline.services.sources.mysql.binlog.scanner import (
     ENDED,
     EVENT,
@@ -82,18 +86,10 @@ from cutline.services.sources.mysql.binlog.scanner import (
 )
 from cutline.services.sources.mysql.binlog.statements import Statements
 from cutline.services.sources.mysql.binlog.xa import Prepared
-from cutline.services.sources.mysql.connection import Connection, translate_errors
+from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.damage import Damaged
-from cutline.services.sources.mysql.server import (
-    FIRST_OFFSET,
-    Server,
-    gtid_executed,
-    identify,
-    position_at,
-    verify_end,
-    verify_position,
-)
-from cutline.services.sources.mysql.watermark import COMMIT_SECONDS, Commits
+from cutline.services.sources.mysql.server import FIRST_OFFSET
+from cutline.services.sources.mysql.watermark import Commits
 
 _PASSED_OVER = frozenset(
     (
@@ -120,30 +116,6 @@ _FILE_NAME = re.compile(r"[^/\0]+\.[0-9]{6,10}")
 _MAX_OFFSET = 1 << 60  # so far below NEVER that events after it can't reach NEVER, nor overflow C integers
 _GRACE_SECONDS = 0.25  # how long a read whose time is over waits for the transaction's end
 _RESET_SECONDS = 20.0  # of silence, between two checks whether the binlog was reset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """The answer to one read: everything for its routes from `after` to `position`.
-
-    `rows` is how many values of `_seq` it used, `rows_inside` how many of them belong to the transaction that
-    `position` is inside of. `source_time` is the commit time (epoch seconds, the source's clock) of the newest
-    transaction read, whether or not its tables are routed; after a heartbeat, which means that the source has no more,
-    it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing more came within the wait.
-    `stopped`: the stream ends at `position`. `zero_dates` counts, by table and column, dates that no calendar has and
-    that became null.
-    """
-
-    position: Position
-    rows: int
-    rows_inside: int = 0
-    batches: tuple[TableChanges, ...] = ()
-    schemas: tuple[SchemaChange, ...] = ()
-    faults: tuple[RouteFault, ...] = ()
-    source_time: float | None = None
-    idle: bool = False
-    stopped: bool = False
-    zero_dates: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class BinlogCursor:
@@ -209,8 +181,11 @@ class BinlogCursor:
             where = self._where(after)
             self.close()
             raise PositionLost(
-                f"The binlog can't be read {where}: {error}; check the file with mysqlbinlog, and read the tables"
-                " again from a new snapshot if it is damaged"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog can't be read {where}: {error}",
+                    "check the file with mysqlbinlog, and read the tables again from a new snapshot if it is damaged",
+                )
             ) from error
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, CutlineError):
@@ -265,8 +240,7 @@ class BinlogCursor:
         if after.inside:
             stream.scanner.stop_at_next_end()
         idle = stream.pump(time.monotonic() + wait_seconds)
-        if stream.end_must_be_checked():
-            self._check_end(stream.progress.position())
+        stream.check_end()
         changes = stream.changes(idle)
         self._at = None if changes.stopped else changes.position  # the dump has lost the event at the gate
         return changes
@@ -274,66 +248,28 @@ class BinlogCursor:
     # ---- the connection ----
 
     def _open(self, after: Position) -> Stream:
-        """Connect, and begin a dump after that position."""
+        """Begin a dump after that position."""
         try:
-            return self._begin(after)
+            dump = Dump.open(
+                self._connect,
+                server_id=self._server_id,
+                heartbeat_seconds=self._heartbeat,
+                commits=self._commits,
+            )
+            stream = self._stream = self.stream(dump, after)
+            stream.open(after)
+            return stream
         except SourceRefused:
             raise
         except ConfigError as error:
             needed = "GRANT REPLICATION SLAVE, REPLICATION CLIENT (on MariaDB BINLOG MONITOR) ON *.* TO the user"
-            raise ConfigError(*error.faults, f"The binlog needs a right that may be missing: {needed}") from error
+            lacking = Cause(Code.RIGHTS, "The binlog needs a right that may be missing", needed)
+            raise ConfigError.several((*error.faults, lacking)) from error
 
-    def _begin(self, after: Position) -> Stream:
-        """Check that the server has the binlog from `after` on, and begin the dump."""
-        dump = Dump(self._connect(), server_id=self._server_id, heartbeat_seconds=self._heartbeat)
-        try:
-            server = identify(dump.connection)
-        except BaseException:
-            dump.close()
-            raise
-        stream = self._stream = self.stream(dump, server, after)
-        scanner, progress, connection = stream.scanner, stream.progress, dump.connection
-        state = maria_state(connection, server, after)
-        if state is None:
-            self._await_commits(connection, server, after)
-            verify_position(connection, server, after)
-            if not server.mysql and progress.executed is None:
-                # MariaDB's low watermarks have no GTIDs; begun from nothing, positions would name just the domains
-                # read since
-                progress.executed = position_at(connection, server, after.file_position).executed
-        by_gtids = (
-            server.mysql
-            and server.gtid
-            and (not after.file or after.server != server.identity or after.offset > MAX_DUMP_OFFSET)
-        )
-        if after.inside and after.server != server.identity:
-            raise SourceLost(
-                f"The source changed to server {server.identity} while a transaction of {after.server} was half"
-                f" taken ({after}); restore a checkpoint that is between two transactions"
-            )
-        if state is not None or by_gtids:
-            scanner.start_at("", FIRST_OFFSET, after.rows)
-        else:
-            scanner.start_at(after.file, after.offset, after.rows)
-        with translate_errors(f"the binlog at {after}"):
-            if by_gtids:
-                dump.begin_after(server, after.executed)
-            else:
-                dump.begin(server, scanner, state=state)
-        while not scanner.file:
-            # for a dump by GTIDs the server chooses the file, and names it in its first event
-            if stream.step() == NEED:
-                dump.receive(scanner, dump.silence)
-        if (by_gtids or state is not None) and (server.identity, scanner.file) == (after.server, after.file):
-            # the server leaves out transactions up to `after`, and later events state only 32 bits of their position
-            scanner.expect_from(after.offset)
-        return stream
-
-    def stream(self, dump: Dump, server: Server, after: Position) -> Stream:
-        """A dump of that server, which begins after that position."""
+    def stream(self, delivery: BinlogBytes, after: Position) -> Stream:
+        """The stream of a delivery that begins after that position."""
         return Stream(
-            dump,
-            server,
+            delivery,
             after,
             connect=self._connect,
             server_id=self._server_id,
@@ -341,35 +277,16 @@ class BinlogCursor:
             source_time=self._source_time,
         )
 
-    def _check_end(self, position: Position) -> None:
-        """SourceLost if the binlog was reset: its dump only falls silent."""
-        with suppress(Unavailable, SourceRefused), closing(self._connect()) as connection:
-            verify_end(connection, identify(connection), position)
-
-    def _await_commits(self, connection: Connection, server: Server, after: Position) -> None:
-        """Unavailable (to be called again) while MySQL has not committed transactions that its dump has delivered."""
-        taken = after.executed
-        if not (server.mysql and server.gtid and isinstance(taken, GtidSet)):
-            return
-        verify_end(connection, server, after)  # transactions that a reset removed will never be committed
-        executed = gtid_executed(connection)
-        if self._commits.awaited(taken, executed, now=time.monotonic()):
-            raise Unavailable(
-                f"The server has not committed all of {after.gtids}, which its binlog delivered;"
-                f" does a semi-synchronous replica delay it? Cutline waits {COMMIT_SECONDS:.0f} s"
-            )
-
 
 class Stream:
-    """One open dump and all state that ends with it.
+    """One open delivery of the binlog, and all state that ends with it.
 
     For each read: `begin`, then the scanner's `begin`, then `pump`, then `changes`.
     """
 
     def __init__(
         self,
-        dump: Dump,
-        server: Server,
+        delivery: BinlogBytes,
         after: Position,
         *,
         connect: Callable[[], Connection],
@@ -377,12 +294,13 @@ class Stream:
         schema_changes: SchemaChanges,
         source_time: float | None,
     ) -> None:
+        server = delivery.server
         self.progress = Progress(server, after)
         self.scanner = self.progress.scanner
         self.routes = Routes(self.progress, connect)
         self.source_time = source_time
         self._still = ("", 0), 0.0  # the dump's place, and since when it is there or its binlog's end was asked for
-        self._dump, self._server = dump, server
+        self._delivery, self._server = delivery, server
         self._replay = Replay(self.scanner, self.routes, Prepared(connect, server_id=server_id))
         self._statements = Statements(server, self.scanner, self.routes, self._replay, policy=schema_changes)
         self._until: Position | High | None = None
@@ -394,8 +312,20 @@ class Stream:
 
     def close(self) -> None:
         """Close the dump, and the connection that compares keys."""
-        self._dump.close()
+        self._delivery.close()
         self.routes.close()
+
+    def open(self, after: Position) -> None:
+        """Begin the delivery after that position, and take its first events until the file is known."""
+        scanner, server = self.scanner, self._server
+        self.progress.executed = self._delivery.begin(scanner, after)
+        chooses = not scanner.file
+        while not scanner.file:
+            if self.step() == NEED:
+                self._delivery.receive(scanner, math.inf)
+        if chooses and (server.identity, scanner.file) == (after.server, after.file):
+            # the server leaves out transactions up to `after`, and later events state only 32 bits of their position
+            scanner.expect_from(after.offset)
 
     # ---- a read ----
 
@@ -416,7 +346,7 @@ class Stream:
                     if not self.scanner.tx.open or now >= deadline + _GRACE_SECONDS:
                         return False
                     self.scanner.stop_at_next_end()
-                came = self._dump.receive(self.scanner, max(0.0, deadline - now), leisurely=self._until is None)
+                came = self._delivery.receive(self.scanner, max(0.0, deadline - now), leisurely=self._until is None)
                 if not came and time.monotonic() >= deadline:
                     return True
             elif code == ENDED:
@@ -434,7 +364,7 @@ class Stream:
         if code == FAULT:
             self.routes.refused_by_decoder()
         elif code == SERVER_MESSAGE:
-            raise self._dump.failure(self.scanner)
+            raise self._delivery.failure(self.scanner)
         return code
 
     def _is_over(self) -> bool:
@@ -467,8 +397,8 @@ class Stream:
             zero_dates=+zero_dates,
         )
 
-    def end_must_be_checked(self) -> bool:
-        """Whether the dump has stayed at its place so long that the binlog may have been reset.
+    def check_end(self) -> None:
+        """SourceLost if the binlog was reset. Asked when the delivery has stayed at its place for long.
 
         Heartbeats don't count: a server goes on with them after a reset, and one may end any read.
         """
@@ -478,7 +408,8 @@ class Stream:
         due = stays and now - since > _RESET_SECONDS
         if due or not stays:
             self._still = at, now
-        return due
+        if due:
+            self._delivery.check_end(self.progress.position())
 
     # ---- where a read ends ----
 
@@ -557,13 +488,19 @@ class Stream:
                 scanner.pass_over()
         elif kind == INCIDENT:
             raise PositionLost(
-                f"The binlog has an incident at {scanner.event_place}: the server lost changes there; the tables must"
-                " be read again from a new snapshot"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog has an incident at {scanner.event_place}: the server lost changes there",
+                    "the tables must be read again from a new snapshot",
+                )
             )
         elif kind not in _PASSED_OVER and not scanner.event.flags & IGNORABLE_FLAG:
             raise SourceLost(
-                f"The binlog has an event of type {kind} at {scanner.event_place}, which can't be handled; report it"
-                " with the server's version"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog has an event of type {kind} at {scanner.event_place}, which can't be handled",
+                    "report it with the server's version",
+                )
             )
         return GO
 
@@ -600,8 +537,12 @@ class Stream:
             opened = FilePosition(scanner.file, scanner.tx.start)
             start = opened if scanner.tx.open else self.progress.after.file_position
             raise PositionLost(
-                f"The binlog file ends inside the transaction at {start}, a part of which was taken: the server"
-                " crashed and rolled it back; the tables must be read again from a new snapshot"
+                Cause(
+                    Code.PURGED,
+                    f"The binlog file ends inside the transaction at {start}, a part of which was taken: the server"
+                    " crashed and rolled it back",
+                    "the tables must be read again from a new snapshot",
+                )
             )
         scanner.drop_transaction()
         self._replay.drop()

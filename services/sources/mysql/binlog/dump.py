@@ -10,27 +10,29 @@ import socket
 import struct
 import time
 import uuid
-import zlib
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 
 from pymysql.constants import COMMAND, ER
 
-from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
-from cutline.common.positions import GtidSet, MariaGtid, Position
-from cutline.services.sources.mysql.binlog.event_types import (
-    ARTIFICIAL_FLAG,
-    HEADER_BYTES,
-    QUERY,
-    TABLE_MAP,
-    WRITE_ROWS,
-)
+from cutline.common.causes import Cause, Code
+from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, SourceRefused, Unavailable
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import FilePosition, Position
 from cutline.services.sources.mysql.binlog.scanner import Scanner
-from cutline.services.sources.mysql.connection import PAUSE_SECONDS, Connection, gather
-from cutline.services.sources.mysql.damage import Damaged
-from cutline.services.sources.mysql.server import Server, binlog_gtid_pos
+from cutline.services.sources.mysql.connection import PAUSE_SECONDS, Connection, gather, translate_errors
+from cutline.services.sources.mysql.server import (
+    FIRST_OFFSET,
+    Server,
+    binlog_gtid_pos,
+    gtid_executed,
+    identify,
+    position_at,
+    verify_end,
+    verify_position,
+)
+from cutline.services.sources.mysql.watermark import COMMIT_SECONDS, Commits
 
-_POST_HEADERS = 57  # where a format description's post-header lengths begin
-_CRC32 = 1  # the checksum algorithm
 _FIRST_EVENT = re.compile(r"the first event '[^']*' at \d+, ")  # where the dump began, which does not matter
 UP_TO_END = 1
 """A flag of COM_BINLOG_DUMP (BINLOG_DUMP_NON_BLOCK): the server ends the dump where the binlog ends."""
@@ -49,41 +51,132 @@ _SAME_SERVER_ID = 4052  # MariaDB's error for the older of two dumps with one se
 
 
 class Dump:
-    """One dump connection, whose bytes go into a scanner. Synchronous; one thread at a time.
+    """One dump connection: the `BinlogBytes` (bytes.py) of a source.
 
-    `connection` is open, and takes queries until the dump begins. `server_id` must differ from that of every other
-    replica of the source.
+    `connection` is open to `server`, and takes queries until the dump begins; `connect` opens others. `server_id` must
+    differ from that of every other replica of the source. `commits` outlives a dump: transactions that the dumps of one
+    cursor have delivered and the server has not committed.
     """
 
     _got = 0  # bytes of the last receive
 
-    def __init__(self, connection: Connection, *, server_id: int, heartbeat_seconds: float = 1.0) -> None:
-        self.connection = connection
+    def __init__(
+        self,
+        connection: Connection,
+        server: Server,
+        *,
+        connect: Callable[[], Connection],
+        server_id: int,
+        heartbeat_seconds: float = 1.0,
+        commits: Commits | None = None,
+    ) -> None:
+        self.server = server
+        self._connection, self._connect, self._commits = connection, connect, commits or Commits()
         # seconds without a byte after which the server counts as unreachable
-        self.silence = max(10.0, 5 * heartbeat_seconds)
+        self._silence = max(10.0, 5 * heartbeat_seconds)
         self._server_id, self._heartbeat = server_id, heartbeat_seconds
         self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
         self._heard = time.monotonic()
 
-    def begin(self, server: Server, scanner: Scanner, *, state: str | None = None, flags: int = 0) -> None:
-        """Begin at the scanner's position, or after `state`, a GTID position of MariaDB's. Errors are PyMySQL's own.
+    @classmethod
+    def open(
+        cls,
+        connect: Callable[[], Connection],
+        *,
+        server_id: int,
+        heartbeat_seconds: float = 1.0,
+        commits: Commits | None = None,
+    ) -> Dump:
+        """Connect to the source."""
+        connection = connect()
+        try:
+            server = identify(connection)
+        except BaseException:
+            with suppress(Exception):
+                connection._force_close()  # type: ignore[attr-defined]
+            raise
+        return cls(
+            connection,
+            server,
+            connect=connect,
+            server_id=server_id,
+            heartbeat_seconds=heartbeat_seconds,
+            commits=commits,
+        )
+
+    def begin(self, scanner: Scanner, after: Position) -> GtidSet | MariaGtid | None:
+        """See `BinlogBytes`. SourceLost also if the source changed while a transaction was half taken."""
+        server, connection, executed = self.server, self._connection, after.executed
+        state = maria_state(connection, server, after)
+        if state is None:
+            self._await_commits(after)
+            verify_position(connection, server, after)
+            if not server.mysql and executed is None:
+                # MariaDB's low watermarks have no GTIDs; begun from nothing, positions would name just the domains
+                # read since
+                executed = position_at(connection, server, after.file_position).executed
+        elsewhere = not after.file or after.server != server.identity or after.offset > MAX_DUMP_OFFSET
+        by_gtids = server.mysql and server.gtid and elsewhere
+        if after.inside and after.server != server.identity:
+            raise SourceLost(
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The source changed to server {server.identity} while a transaction of {after.server} was half"
+                    f" taken ({after})",
+                    "restore a checkpoint that is between two transactions",
+                )
+            )
+        if state is not None or by_gtids:
+            scanner.start_at("", FIRST_OFFSET, after.rows)
+        else:
+            scanner.start_at(after.file, after.offset, after.rows)
+        with translate_errors(f"the binlog at {after}"):
+            if by_gtids:
+                greet(connection, server, self._server_id, self._heartbeat, None)
+                request_dump_gtid(connection, self._server_id, after.executed)
+                self._listen()
+            else:
+                self.request(scanner, state=state)
+        return executed
+
+    def begin_at(self, scanner: Scanner, at: FilePosition) -> None:
+        """See `BinlogBytes`."""
+        scanner.start_at(at.file, at.offset)
+        with translate_errors(f"the binlog at {at}"):
+            self.request(scanner, flags=UP_TO_END)
+
+    def request(self, scanner: Scanner, *, state: str | None = None, flags: int = 0) -> None:
+        """Request the binlog from the scanner's position on, or after `state`, a GTID position of MariaDB's. Errors are
+        PyMySQL's own.
 
         If events inside a transaction do not state where they end, the scanner adds up their sizes. So the dump must
         have every event of the file, also the statements' text, which a server sends only on request.
         """
-        if not server.states_ends:
+        if not self.server.states_ends:
             flags |= _SEND_STATEMENTS
         if scanner.pos > MAX_DUMP_OFFSET:
             scanner.discard_before(scanner.pos)
-        greet(self.connection, server, self._server_id, self._heartbeat, state)
-        request_dump(self.connection, self._server_id, scanner.file, scanner.pos, flags)
+        greet(self._connection, self.server, self._server_id, self._heartbeat, state)
+        request_dump(self._connection, self._server_id, scanner.file, scanner.pos, flags)
         self._listen()
 
-    def begin_after(self, server: Server, executed: GtidSet | MariaGtid | None) -> None:
-        """Begin with MySQL's transactions outside `executed`; the server chooses the file. Errors as in `begin`."""
-        greet(self.connection, server, self._server_id, self._heartbeat, None)
-        request_dump_gtid(self.connection, self._server_id, executed)
-        self._listen()
+    def _await_commits(self, after: Position) -> None:
+        """Unavailable (to be called again) while MySQL has not committed transactions that its dump has delivered."""
+        server, connection, taken = self.server, self._connection, after.executed
+        if not (server.mysql and server.gtid and isinstance(taken, GtidSet)):
+            return
+        verify_end(connection, server, after)  # transactions that a reset removed will never be committed
+        executed = gtid_executed(connection)
+        if self._commits.awaited(taken, executed, now=time.monotonic()):
+            raise Unavailable(
+                f"The server has not committed all of {after.gtids}, which its binlog delivered",
+                f"does a semi-synchronous replica delay it? Cutline waits {COMMIT_SECONDS:.0f} s",
+            )
+
+    def check_end(self, position: Position) -> None:
+        """See `BinlogBytes`."""
+        with suppress(Unavailable, SourceRefused), closing(self._connect()) as connection:
+            verify_end(connection, identify(connection), position)
 
     def _listen(self) -> None:
         with suppress(OSError):
@@ -93,82 +186,64 @@ class Dump:
     def close(self) -> None:
         """End the connection."""
         with suppress(Exception):
-            self.connection._force_close()  # type: ignore[attr-defined]
+            self._connection._force_close()  # type: ignore[attr-defined]
 
     def receive(self, scanner: Scanner, seconds: float, *, leisurely: bool = False) -> bool:
-        """Wait at most `seconds` for bytes; whether any came. Unavailable if the connection ended, or the server sent
-        nothing for `silence` seconds. `leisurely`: a few milliseconds later is as good.
-        """
+        """See `BinlogBytes`."""
         where = f"the binlog dump at {scanner.file}:{scanner.pos}"
         room = scanner.room()
         try:
             gather(self._socket, TRICKLE_SECONDS if leisurely and self._got < TRICKLE_BYTES else PAUSE_SECONDS)
-            self._socket.settimeout(min(max(seconds, 0.001), self.silence))
+            self._socket.settimeout(min(max(seconds, 0.001), self._silence))
             got = self._socket.recv_into(room)
         except (TimeoutError, BlockingIOError):
-            if time.monotonic() - self._heard > self.silence:
+            if time.monotonic() - self._heard > self._silence:
                 raise Unavailable(
-                    f"The server has sent no heartbeat for {self.silence:.0f} s in {where}; is it reachable?"
+                    f"The server has sent no heartbeat for {self._silence:.0f} s in {where}", "is it reachable?"
                 ) from None
             return False
         except (OSError, ValueError) as error:
-            raise Unavailable(f"The connection broke in {where} ({error}); is the server up?") from error
+            raise Unavailable(f"The connection broke in {where} ({error})", "is the server up?") from error
         finally:
             room.release()
         self._got = got
         if not got:
-            raise Unavailable(f"The server ended the connection in {where}; is it up?")
+            raise Unavailable(f"The server ended the connection in {where}", "is it up?")
         self._heard = time.monotonic()
         scanner.filled(got)
         return True
 
     def failure(self, scanner: Scanner) -> Exception:
-        """The error for the packet at hand, which the server sent instead of an event."""
+        """See `BinlogBytes`."""
         packet = scanner.event.body
         where = f"{scanner.file}:{scanner.pos}"
         if packet[:1] != b"\xff" or len(packet) < 3:
-            return Unavailable(f"The server ended the binlog dump at {where}; is another replica using our server_id?")
+            return Unavailable(
+                f"The server ended the binlog dump at {where}", "is another replica using our server_id?"
+            )
         code = int.from_bytes(packet[1:3], "little")
         text = packet[3:].decode(errors="replace")
         text = _FIRST_EVENT.sub("", text[6:] if text.startswith("#") else text)
         if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
             return SourceLost(
-                f"The server can't continue its binlog {scanner.where}: {text} ({code}); if it is purged or was reset,"
-                " read the tables again from a new snapshot, and keep binlogs longer: binlog_expire_logs_seconds"
+                Cause(
+                    Code.PURGED,
+                    f"The server can't continue its binlog {scanner.where}: {text} ({code})",
+                    "if it is purged or was reset, read the tables again from a new snapshot, and keep binlogs longer:"
+                    " binlog_expire_logs_seconds",
+                )
             )
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
             return ConfigError(
-                f"The server refused the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
+                f"The server refused the binlog: {text} ({code})", "GRANT REPLICATION SLAVE ON *.* to the user"
             )
         if code == _SAME_SERVER_ID or "server_uuid/server_id" in text:
             return ServerIdTaken(
-                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump at"
-                f" {where}; set source.server_id to a number that no replica of this server has"
+                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump"
+                f" at {where}",
+                "set source.server_id to a number that no replica of this server has",
             )
         return Unavailable(f"The server ended the binlog dump at {where}: {text} ({code})")
-
-
-def take_format(scanner: Scanner, event: bytes) -> None:
-    """Take a format description, with header and checksum: it tells the form of the events that follow. Damaged if it
-    can't be read, or tells a form that the scanner can't read."""
-    body = event[HEADER_BYTES:]
-    if len(body) < _POST_HEADERS + 30 or int.from_bytes(body[:2], "little") != 4 or body[56] != HEADER_BYTES:
-        raise Damaged("the format description is not that of binlog version 4")
-    lengths = body[_POST_HEADERS:-5]  # by event type
-    if (
-        lengths[TABLE_MAP - 1] != 8
-        or lengths[QUERY - 1] != 13
-        or (len(lengths) >= WRITE_ROWS and lengths[WRITE_ROWS - 1] != 10)
-    ):
-        raise Damaged("the format description's post-header lengths are not those of MySQL 5.6 or MariaDB 10 and later")
-    if body[-5] > _CRC32:
-        raise Damaged(f"the format description names checksum algorithm {body[-5]}")
-    scanner.use_checksums(body[-5] == _CRC32)
-    if scanner.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
-        raise Damaged("the checksum of a format description does not match")
-    end = int.from_bytes(event[13:17], "little")
-    if end and not scanner.event.flags & ARTIFICIAL_FLAG and not scanner.tx.open:
-        scanner.move_to(end)
 
 
 def maria_state(connection: Connection, server: Server, after: Position) -> str | None:

@@ -16,7 +16,8 @@
 from __future__ import annotations
 
 from cutline.common.errors import ProtocolError
-from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
+from cutline.common.gtids import GtidSet, MariaGtid
+from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.services.sources.mysql.binlog.scanner import INSIDE_BITS, Scanner
 from cutline.services.sources.mysql.decode.row_event import Place
 from cutline.services.sources.mysql.server import Server
@@ -64,8 +65,8 @@ class Progress:
         position, after = self.position(), self.after
         if after.file and after.server == position.server and not position.not_before(after):
             raise ProtocolError(
-                f"The binlog cursor of server {position.server} went back from {after} to {position}; restart the"
-                " pipeline, and report it with the server's version if it happens again"
+                f"The binlog cursor of server {position.server} went back from {after} to {position}",
+                "restart the pipeline, and report it with the server's version if it happens again",
             )
         return position
 

@@ -4,7 +4,7 @@ A TABLE_MAP is bound to its table's route when it comes, and again when the rout
 low may have been passed. The scanner then delivers row events by itself, except for tables whose low is not passed yet:
 for them it asks `Routes` once for each transaction.
 
-A table that can't continue becomes a `RouteFault`, once in a read, and its events are skipped for the rest of it.
+A table that can't continue becomes a `TableFault`, once in a read, and its events are skipped for the rest of it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
-from cutline.common.positions import High, Low
+from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, OP, POS, SEQ, TableSchema
+from cutline.services.sources.contract import (
+    GenerationEnded,
+    Route,
+    SchemaChange,
+    TableChanges,
+    TableFault,
+    TableUnreadable,
+)
 from cutline.services.sources.mysql.binlog.earlier_schema import earlier_schema
 from cutline.services.sources.mysql.binlog.event_bodies import (
     MAX_ROW_BYTES,
@@ -34,7 +43,7 @@ from cutline.services.sources.mysql.binlog.event_types import PARTIAL_UPDATE_ROW
 from cutline.services.sources.mysql.binlog.progress import Progress
 from cutline.services.sources.mysql.binlog.scanner import MappedTable
 from cutline.services.sources.mysql.connection import Connection
-from cutline.services.sources.mysql.damage import Damaged
+from cutline.services.sources.mysql.damage import Damaged, PartialImage
 from cutline.services.sources.mysql.decode.row_event import EventDecoder
 from cutline.services.sources.mysql.decode.row_plan import TableMap
 from cutline.services.sources.mysql.keys import indistinct, locate
@@ -45,64 +54,10 @@ MAX_DECODERS = 256
 _RESTING_DECODERS = 4096
 _DECODERS_BYTES = 64 << 20
 _MAX_TABLES = 10_000
-_PARTIAL = "a partial update of a JSON column; SET GLOBAL binlog_row_value_options = ''"
-_TOO_LARGE = f"a row of more than {MAX_ROW_BYTES >> 20} MiB; exclude the table"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """One table that a cursor delivers, with its schema at the place where the read begins. `chunks` only in `exact`;
-    `live`: the table was past its high before the read.
-
-    With `looked_at` the schema is the catalogue's, read after every DDL that this low covers. Up to that low the
-    table's first row event sets the schema, and DDL before it is ignored.
-    """
-
-    table_id: str
-    generation: int
-    schema: TableSchema
-    low: Low
-    high: High
-    chunks: ChunkHighs | None = None
-    live: bool = False
-    looked_at: Low | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableChanges:
-    """Changes of one table: the schema's columns, then META_FIELDS; `_seq` counts from the start of the read."""
-
-    table_id: str
-    generation: int
-    schema_hash: str
-    rows: int
-    batch: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChange:
-    """From `seq` on (a `_seq` of the read that no row has) the table has schema `new`. `ddl` is empty if a row event
-    set the schema: then also sent if nothing changed, to confirm the assumed schema (`Route.looked_at`)."""
-
-    table_id: str
-    generation: int
-    seq: int
-    old: str
-    new: TableSchema
-    ddl: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteFault:
-    """The stream can't continue with this table: it needs its next generation (`restart`), or quarantine.
-
-    Reported once in a read; if the next read still routes the table, once more when it occurs again.
-    """
-
-    table_id: str
-    generation: int
-    cause: str
-    restart: bool
+_PARTIAL = Cause(
+    Code.NOT_IN_BINLOG, "a partial update of a JSON column", "SET GLOBAL binlog_row_value_options = ''"
+)
+_TOO_LARGE = Cause(Code.VALUE, f"a row of more than {MAX_ROW_BYTES >> 20} MiB", "exclude the table")
 
 
 _DecoderKey = tuple[str, int, str, bytes]
@@ -121,10 +76,11 @@ class Routes:
 
     def __init__(self, progress: Progress, connect: Callable[[], Connection]) -> None:
         self.schemas: list[SchemaChange] = []
-        self.faults: list[RouteFault] = []
+        self.faults: list[TableFault] = []
         self.replayed: dict[int, MappedTable] = {}
         self._progress, self._scanner, self._connect = progress, progress.scanner, connect
         self._routes: dict[str, Route] = {}
+        self._chunks: dict[str, ChunkHighs] = {}  # of the routes that have splits
         self._given_up: set[str] = set()
         self._guarded: dict[int, MappedTable] = {}  # those whose low may not be passed yet, by id()
         self._decoders: dict[_DecoderKey, EventDecoder] = {}  # the least recently used first
@@ -154,6 +110,11 @@ class Routes:
         changed |= (self._routes.keys() - routes.keys()) | self._given_up
         self._given_up = set()
         if changed:
+            kept = {name for name in self._chunks if self._routes.get(name) is routes.get(name)}
+            self._chunks = {name: self._chunks[name] for name in kept}
+            for name, route in routes.items():
+                if route.splits and name not in self._chunks:
+                    self._chunks[name] = ChunkHighs(route.schema.key_columns, route.splits)
             self._routes = dict(routes)
             self._decoders = {key: decoder for key, decoder in self._decoders.items() if self._is_routed(key)}
             self._resting = {key: decoder for key, decoder in self._resting.items() if self._is_routed(key)}
@@ -246,7 +207,7 @@ class Routes:
         try:
             new = earlier_schema(table.body, route.schema, mariadb=mariadb) if self.schema_is_later(route) else None
         except SourceLost as error:
-            self.fault(table.table_id, self._cannot_follow(table.table_id, error.cause), restart=False)
+            self.fault(TableUnreadable, table.table_id, self._cannot_follow(table.table_id, error.cause))
             self._bind(table)
             return
         schema = new or route.schema
@@ -261,7 +222,7 @@ class Routes:
         try:
             return self._progress.covered_by(route.low)
         except SourceLost as error:
-            self.fault(route.table_id, error.cause, restart=True)
+            self.fault(GenerationEnded, route.table_id, error.cause)
             return True
 
     def all_covered(self) -> bool:
@@ -303,7 +264,7 @@ class Routes:
         self._scanner.stop_at_next_end()
         self.schemas.append(
             SchemaChange(
-                table_id=route.table_id, generation=route.generation, seq=seq, old=route.schema.hash, new=new, ddl=ddl
+                table_id=route.table_id, generation=route.generation, seq=seq, new=new, ddl=ddl
             )
         )
 
@@ -319,13 +280,13 @@ class Routes:
         self._decoders[(*identity, b"")] = decoder
         decoder.truncate()
 
-    def fault(self, table_id: str, cause: str, *, restart: bool) -> None:
+    def fault(self, kind: type[TableFault], table_id: str, cause: Cause) -> None:
         """The table can't continue: report it once in a read, and skip its events for the rest of the read."""
         route = self._routes.get(table_id)
         if route is None or table_id in self._given_up:
             return
         self._given_up.add(table_id)
-        self.faults.append(RouteFault(table_id=table_id, generation=route.generation, cause=cause, restart=restart))
+        self.faults.append(kind(table_id=table_id, generation=route.generation, cause=cause))
         self._scanner.stop_at_next_end()
 
     def undo(self, rollback: str) -> None:
@@ -337,11 +298,8 @@ class Routes:
         if not self._began_between:  # an earlier read may have delivered rows of any table
             touched |= {table.table_id for table in self._mapped()}
         for table_id in sorted(touched):
-            self.fault(
-                table_id,
-                f"At {scanner.event_place} {rollback}, after changes of {table_id} were delivered",
-                restart=True,
-            )
+            sentence = f"At {scanner.event_place} {rollback}, after changes of {table_id} were delivered"
+            self.fault(GenerationEnded, table_id, Cause(Code.CHANGED, sentence))
 
     def refuse(self, kind: int, body: Body, tables: Mapping[int, MappedTable]) -> None:
         """Quarantine the table of a row event that can't be decoded: a partial update, or one that is too large."""
@@ -349,16 +307,19 @@ class Routes:
 
     def refuse_damaged(self, body: Body, error: Damaged) -> None:
         """Quarantine the table of a compressed row event that can't be decompressed."""
-        event = f"a row event that can't be read: {error}; check the file with mysqlbinlog"
+        event = Cause(
+            Code.UNREADABLE, f"a row event that can't be read: {error}", "check the file with mysqlbinlog"
+        )
         self._refuse_row(body, event, self._scanner.tables)
 
-    def _refuse_row(self, body: Body, event: str, tables: Mapping[int, MappedTable]) -> None:
+    def _refuse_row(self, body: Body, event: Cause, tables: Mapping[int, MappedTable]) -> None:
         table = tables.get(table_number(body))
         if table is None or table.make_decoder is None or self._scanner.tx.skipped:
             return
         if table.guard is not None and not self._wants(table):
             return
-        self.fault(table.table_id, f"{table.table_id} has, at {self._scanner.event_place}, {event}", restart=False)
+        cause = event.before(f"{table.table_id} has, at {self._scanner.event_place}, ")
+        self.fault(TableUnreadable, table.table_id, cause)
         self._bind(table)
 
     def refused_by_decoder(self) -> None:
@@ -367,11 +328,13 @@ class Routes:
         table: MappedTable = scanner.faulted
         misfit = "; ".join(table.decoder.faults)
         self._refused[table.table_id] = scanner.fault_seq
-        cause = self._cannot_follow(table.table_id, misfit or str(scanner.error))
-        self.fault(table.table_id, cause, restart=bool(misfit) and self._outdated(table))
+        reason = Cause(Code.UNREADABLE, misfit) if misfit else _unread(scanner.error)
+        cause = self._cannot_follow(table.table_id, reason)
+        kind = GenerationEnded if misfit and self._outdated(table) else TableUnreadable
+        self.fault(kind, table.table_id, cause)
 
-    def _cannot_follow(self, table_id: str, reason: str) -> str:
-        return f"{table_id} can't be followed at {self._scanner.event_place}: {reason}"
+    def _cannot_follow(self, table_id: str, reason: Cause) -> Cause:
+        return reason.before(f"{table_id} can't be followed at {self._scanner.event_place}: ")
 
     def _outdated(self, table: MappedTable) -> bool:
         """Whether the event misfits the schema because of a DDL between the two, while the table is snapshotted."""
@@ -407,7 +370,7 @@ class Routes:
                 batch = decoder.take()
             except Damaged as error:
                 del self._decoders[key]
-                self.fault(table_id, f"{table_id} can't be followed: {error}", restart=False)
+                self.fault(TableUnreadable, table_id, _unread(error).before(f"{table_id} can't be followed: "))
                 continue
             if batch is None:
                 continue
@@ -424,7 +387,12 @@ class Routes:
                 found.setdefault(key[:3], []).append(batch)
         changes = [
             TableChanges(
-                table_id=table_id, generation=generation, schema_hash=schema_hash, rows=rows.num_rows, batch=rows
+                table_id=table_id,
+                generation=generation,
+                schema_hash=schema_hash,
+                rows=rows.num_rows,
+                size=rows.nbytes,
+                batch=rows,
             )
             for (table_id, generation, schema_hash), parts in found.items()
             for rows in [_in_order(parts)]
@@ -436,31 +404,31 @@ class Routes:
         self, table_id: str, schema: TableSchema, batch: pa.RecordBatch, zeros: Mapping[str, int]
     ) -> pa.RecordBatch | None:
         """The changes that the route wants; None if the table can't continue."""
-        before = f"before {self._scanner.file}:{self._scanner.pos}"
+        place = f"{self._scanner.file}:{self._scanner.pos}"
         for column in (schema.column(name) for name, count in zeros.items() if count):
             if schema.is_long(column):
-                self.fault(table_id, f"{schema.too_large(column)} ({before})", restart=False)
+                self.fault(TableUnreadable, table_id, schema.too_large(column).ahead_of(place))
                 return None
         zero_key = next((name for name in schema.key if zeros.get(name)), None)
         if zero_key is not None:
-            self.fault(table_id, f"{indistinct(schema, zero_key)} ({before})", restart=False)
+            self.fault(TableUnreadable, table_id, indistinct(schema, zero_key).ahead_of(place))
             return None
         if has_row_over(batch, MAX_ROW_BYTES):
-            self.fault(table_id, f"{table_id} has, {before}, {_TOO_LARGE}", restart=False)
+            self.fault(TableUnreadable, table_id, _TOO_LARGE.before(f"{table_id} has, before {place}, "))
             return None
         route = self._routes.get(table_id)
         if route is None:
             return batch
         if not route.schema.key and (row := _first_not_insert(batch)) is not None:
-            self.fault(
-                table_id,
+            cause = Cause(
+                Code.NO_KEY,
                 f"{table_id} has no key, so only its INSERTs can be copied, and a row was changed or deleted by the"
-                f" event at {batch[FILE][row]}:{batch[POS][row]}; add a primary key, or a unique key over NOT NULL"
-                " columns",
-                restart=False,
+                f" event at {batch[FILE][row]}:{batch[POS][row]}",
+                "add a primary key, or a unique key over NOT NULL columns",
             )
+            self.fault(TableUnreadable, table_id, cause)
             return None
-        return batch if route.chunks is None else self._past_highs(route, route.chunks, batch)
+        return self._past_highs(route, self._chunks[table_id], batch) if route.splits else batch
 
     def _past_highs(self, route: Route, chunks: ChunkHighs, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """In `exact`: the changes that are past their chunk's high."""
@@ -471,7 +439,7 @@ class Routes:
                 locate=self._locate(route.schema),
             )
         except SourceLost as error:
-            self.fault(route.table_id, error.cause, restart=True)
+            self.fault(GenerationEnded, route.table_id, error.cause)
             return None
         return batch.filter(kept)
 
@@ -504,7 +472,7 @@ class Routes:
 
 def _first_not_insert(batch: pa.RecordBatch) -> int | None:
     """The first row that is not an insert."""
-    row = pc.index(pc.is_in(batch[OP].cast(pa.string()), pa.array(["+U", "-D"])), True).as_py()
+    row = pc.index(is_any(batch[OP], Op.BEFORE, Op.UPDATE, Op.DELETE), True).as_py()
     return None if row < 0 else int(row)
 
 
@@ -515,6 +483,13 @@ def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return parts[0]
     (batch,) = pa.Table.from_batches(parts).sort_by(SEQ).combine_chunks().to_batches()
     return batch
+
+
+def _unread(error: object) -> Cause:
+    """The cause for an error that a decoder raised for a row event."""
+    if isinstance(error, PartialImage):
+        return Cause(Code.NOT_IN_BINLOG, str(error))
+    return Cause(Code.UNREADABLE, str(error))
 
 
 def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:

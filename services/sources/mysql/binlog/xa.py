@@ -7,13 +7,16 @@ by file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import PositionLost
 from cutline.common.positions import FilePosition
-from cutline.services.sources.mysql.binlog.dump import UP_TO_END, Dump, take_format
+from cutline.services.sources.mysql.binlog.bytes import BinlogBytes, take_format
+from cutline.services.sources.mysql.binlog.dump import Dump
 from cutline.services.sources.mysql.binlog.event_bodies import (
     Body,
     Xid,
@@ -44,10 +47,10 @@ from cutline.services.sources.mysql.binlog.event_types import (
     XA_PREPARE,
 )
 from cutline.services.sources.mysql.binlog.scanner import EVENT, NEED, SERVER_MESSAGE, MappedTable, Scanner
-from cutline.services.sources.mysql.connection import Connection, translate_errors
+from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.row_event import Place
-from cutline.services.sources.mysql.server import FIRST_OFFSET, binlogs, identify
+from cutline.services.sources.mysql.server import FIRST_OFFSET, binlogs
 
 _HELD_BYTES = 8 << 20
 
@@ -123,26 +126,29 @@ class Prepared:
                     break
         if at is None:
             raise PositionLost(
-                f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the binlog; the"
-                " tables must be read again from a new snapshot (with GRANT XA_RECOVER_ADMIN ON *.* to the user, a"
-                " snapshot on MySQL waits for such transactions)"
+                Cause(
+                    Code.PURGED,
+                    f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the binlog",
+                    "the tables must be read again from a new snapshot (with GRANT XA_RECOVER_ADMIN ON *.* to the user,"
+                    " a snapshot on MySQL waits for such transactions)",
+                )
             )
         with closing(self._search(at, None)) as search:
             yield from search.transaction()
 
     def _search(self, at: FilePosition, before: FilePosition | None) -> _Search:
         server_id = (self._server_id + (1 << 30)) & 0xFFFFFFFF or 1
-        return _Search(Dump(self._connect(), server_id=server_id), at, before)
+        return _Search(Dump.open(self._connect, server_id=server_id), at, before)
 
 
 class _Search:
-    """A dump of one file, from `at` to `before` or the file's end, to find or read a prepared XA transaction."""
+    """A delivery of one file, from `at` to `before` or the file's end, to find or read a prepared XA transaction."""
 
-    def __init__(self, dump: Dump, at: FilePosition, before: FilePosition | None) -> None:
-        self._dump, self._at, self._before = dump, at, before
+    def __init__(self, delivery: BinlogBytes, at: FilePosition, before: FilePosition | None) -> None:
+        self._delivery, self._at, self._before = delivery, at, before
 
     def close(self) -> None:
-        self._dump.close()
+        self._delivery.close()
 
     def last_prepare(self, xid: Xid) -> FilePosition | None:
         """Where the transaction of this XID begins that the file prepares and does not end; None without one."""
@@ -164,7 +170,8 @@ class _Search:
             undone = kind == QUERY and statement(kind, body)[1][:11].upper() == "ROLLBACK TO"
             if kind == TABLE_MAP or kind in ROWS or kind in REFUSED or undone:
                 yield kind, body
-        raise PositionLost(f"The XA transaction at {self._at} has no end in the binlog; the tables must be read again")
+        sentence = f"The XA transaction at {self._at} has no end in the binlog"
+        raise PositionLost(Cause(Code.BINLOG, sentence, "the tables must be read again"))
 
     def _walk(self) -> Iterator[tuple[int, Body, Scanner]]:
         """The events of transactions, and statements; all others are handled here."""
@@ -206,20 +213,17 @@ class _Search:
 
     def _events(self) -> Iterator[tuple[int, bytes, Scanner]]:
         """Every event that the scanner hands over, which includes those of XA transactions."""
-        dump = self._dump
-        server = identify(dump.connection)
-        scanner = Scanner(Place(), mariadb=not server.mysql, first_taken=lambda *_: 0)
-        scanner.start_at(self._at.file, self._at.offset)
-        with translate_errors(f"the binlog at {self._at}"):
-            dump.begin(server, scanner, flags=UP_TO_END)
+        delivery = self._delivery
+        scanner = Scanner(Place(), mariadb=not delivery.server.mysql, first_taken=lambda *_: 0)
+        delivery.begin_at(scanner, self._at)
         while True:
             code = scanner.scan()
             if code == NEED:
-                dump.receive(scanner, dump.silence)
+                delivery.receive(scanner, math.inf)
             elif code == SERVER_MESSAGE:
                 if scanner.event.body[:1] == b"\xfe":
                     return
-                raise dump.failure(scanner)
+                raise delivery.failure(scanner)
             elif code == EVENT:
                 if scanner.file != self._at.file or (
                     self._before is not None and FilePosition(scanner.file, scanner.event.start) >= self._before

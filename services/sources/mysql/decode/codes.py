@@ -12,7 +12,7 @@ Never compiled: compiled modules have the same numbers as C constants from codes
 | `OK` to `AMBIGUOUS` | how decoding a value or a row ended |
 | `P_` | in tables of code points: the byte begins a pair or a triple; or (only for keys) its character is ambiguous |
 | `M_` | the META_FIELDS in the order of their columns behind the table's |
-| `OP_` | row operations, as indexes into the dictionary of `_op` |
+| `OP_` | row operations, as indexes into `OPS` |
 | `J_` | types of MySQL's binary JSON |
 | `T_` | field types of opaque values in JSON |
 | `E_` | types of binlog events |
@@ -23,6 +23,8 @@ Never compiled: compiled modules have the same numbers as C constants from codes
 from __future__ import annotations
 
 from pymysql.constants import FIELD_TYPE
+
+from cutline.common.ops import Op
 
 L_BIT, L_I8, L_I32, L_I64, L_I128, L_VAR = 0, 1, 4, 8, 16, 32
 
@@ -53,6 +55,8 @@ P_PAIR, P_TRIPLE, P_AMBIGUOUS = -1, -2, -3
 M_OP, M_SEQ, M_FILE, M_POS, M_ROW, M_GTID, M_TS, M_COUNT = range(8)
 
 OP_INSERT, OP_UPDATE, OP_DELETE, OP_BEFORE, OP_TRUNCATE = range(5)
+OPS = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.BEFORE, Op.TRUNCATE)
+"""The dictionary of `_op`."""
 
 J_SMALL_OBJECT, J_LARGE_OBJECT, J_SMALL_ARRAY, J_LARGE_ARRAY, J_LITERAL = range(5)
 J_INT16, J_UINT16, J_INT32, J_UINT32, J_INT64, J_UINT64, J_DOUBLE, J_STRING, J_OPAQUE = *range(5, 13), 15

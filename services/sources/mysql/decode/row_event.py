@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, TABLE, TableSchema
 from cutline.services.sources.mysql.damage import Damaged, PartialImage
+from cutline.services.sources.mysql.decode.codes import OPS
 from cutline.services.sources.mysql.decode.row_plan import layout_of, plan_of_event
 
 if cython.compiled:
@@ -72,9 +73,6 @@ else:
 
 COMPILED: bool = cython.compiled
 """Whether this module runs as C."""
-
-_OPS = ("+I", "+U", "-D", "-U", "t")
-"""The dictionary of `_op`, in the order of `OP_`."""
 
 
 @cython.cclass
@@ -279,7 +277,7 @@ class EventDecoder(ValueDecoder):
         for i, kind in enumerate(integers):
             arrays.append(self._array(meta + i, kind))
         texts = (
-            (M_OP, _strings(list(_OPS))),
+            (M_OP, _strings(list(OPS))),
             (M_FILE, _strings(self._files)),
             (M_GTID, _strings_of(self._gtids, array.array("i", self._gtid_ends))),
         )

@@ -67,8 +67,8 @@ export const sentence = (text) => (text ? `${capital(text)}${/[.!?…]$/.test(te
 
 const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
 
-/** The cause of a table's state without its remedy, which the API has in it too. */
-export const causeOf = ({ cause, remedy }) => (cause && remedy && cause.endsWith(remedy) ? cause.slice(0, -remedy.length).replace(/[\s;,:.]+$/, "") : cause);
+/** Cause and remedy of a table or command, as sentences. */
+export const because = ({ cause, remedy }) => [cause, remedy].filter(Boolean).map(sentence).join(" ");
 
 /** A text of the API with its `code` set as code. */
 export const prose = (text) => text?.split("`").map((part, i) => (i % 2 ? html`<code key=${i}>${part}</code>` : part));

@@ -1,0 +1,151 @@
+"""The JSON of the status (pure): written as it is, read with tolerance.
+
+During an upgrade services of two versions read each other's status. So whoever reads
+
+- ignores what it does not know,
+- takes the default where something is missing, or has another form than the field,
+- leaves out an entry of a list or a mapping that lacks a field without a default, or whose key has another form.
+
+A dataclass is an object by the names of its fields; a NamedTuple is an array, for what a status has many of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+_Reader = Callable[[Any], Any]
+
+
+class _OtherForm(ValueError):
+    """A value that has another form than its field."""
+
+
+def text(value: object) -> str:
+    """The JSON of a dataclass that consists of dataclasses, NamedTuples, dicts, tuples and plain values."""
+    return json.dumps(value, default=_by_name, separators=(",", ":"))
+
+
+def read(kind: type[T], body: object) -> T:
+    """Make a `kind`, of which every field has a default, of parsed JSON that any version of Cutline wrote."""
+    return cast(T, _reader(kind)(body if isinstance(body, dict) else {}))
+
+
+def read_each(kind: type[T], body: Mapping[str, object], known: Mapping[str, tuple[object, T]]) -> Mapping[str, T]:
+    """Read each value of a mapping as `read` does. `known` has, by key, values that were read before, each after its
+    JSON: an equal one is not made again."""
+    convert, found = _reader(kind), {}
+    for key, each in body.items():
+        before = known.get(key)
+        if before is not None and before[0] == each:
+            found[key] = before[1]
+            continue
+        try:
+            found[key] = convert(each)
+        except _OtherForm:
+            continue
+    return found
+
+
+def _by_name(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+@cache
+def _reader(hint: Any) -> _Reader:
+    """The function that makes a value of this type; it raises _OtherForm if the JSON has another form."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (some,) = (_reader(each) for each in arguments if each is not NoneType)
+        return lambda body: None if body is None else some(body)
+    if origin is Literal:
+        return lambda body: body if body in arguments else _refuse(body)
+    if origin is tuple:
+        return _many(_reader(arguments[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(arguments[0], _reader(arguments[1]))
+    if hasattr(hint, "from_json"):  # it is tolerant itself
+        return lambda body: hint.from_json(body) if isinstance(body, dict) else _refuse(body)
+    if is_dataclass(hint):
+        return _named(cast(type, hint))
+    if issubclass(hint, tuple):
+        return _array(hint)
+    if issubclass(hint, StrEnum):
+        return lambda body: hint(body) if body in tuple(hint) else _refuse(body)
+    if hint is float:
+        return lambda body: body if type(body) in (int, float) else _refuse(body)
+    return lambda body: body if type(body) is hint else _refuse(body)
+
+
+def _refuse(body: object) -> Any:
+    raise _OtherForm(f"{body!r:.80}")
+
+
+def _named(kind: type) -> _Reader:
+    hints = get_type_hints(kind)
+    known = [(field.name, _reader(hints[field.name]), _has_default(field)) for field in fields(kind)]
+
+    def convert(body: Any) -> Any:
+        if not isinstance(body, dict):
+            _refuse(body)
+        given = {}
+        for name, reader, has_default in known:
+            try:
+                given[name] = reader(body[name]) if name in body else _refuse(name)
+            except _OtherForm:
+                if not has_default:
+                    raise
+        return kind(**given)
+
+    return convert
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _array(kind: type) -> _Reader:
+    readers = [_reader(hint) for hint in get_type_hints(kind).values()]
+
+    def convert(body: Any) -> Any:
+        if not isinstance(body, list) or len(body) < len(readers):
+            _refuse(body)
+        return kind(*(reader(each) for reader, each in zip(readers, body, strict=False)))
+
+    return convert
+
+
+def _many(reader: _Reader) -> _Reader:
+    def convert(body: Any) -> tuple[Any, ...]:
+        if not isinstance(body, list):
+            _refuse(body)
+        found = []
+        for each in body:
+            try:
+                found.append(reader(each))
+            except _OtherForm:
+                continue
+        return tuple(found)
+
+    return convert
+
+
+def _mapping(key: type, reader: _Reader) -> _Reader:
+    def convert(body: Any) -> dict[Any, Any]:
+        if not isinstance(body, dict):
+            _refuse(body)
+        found = {}
+        for name, each in body.items():
+            try:
+                found[key(name)] = reader(each)
+            except ValueError:  # of the key, or _OtherForm
+                continue
+        return found
+
+    return convert

@@ -1,0 +1,31 @@
+"""The commands of docs/developing.md that replay a failure, carried out as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "developing.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\.venv/bin/python (-m tests\.simulation [^#\n]*)", PAGE, re.MULTILINE)
+
+
+def test_the_page_shows_how_to_replay_a_seed_and_how_to_sweep() -> None:
+    assert [("--seed " in command, "--seeds " in command) for command in COMMANDS] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_replay_works_as_the_page_says(command: str) -> None:
+    subprocess.run([sys.executable, *shlex.split(command)], cwd=ROOT, check=True, capture_output=True, timeout=120)
+
+
+def test_the_page_names_each_room_of_the_integration_tests() -> None:
+    rooms = {path.parent.name for path in (ROOT / "tests" / "integration").glob("*/__init__.py")}
+    named = re.search(r"would show\s\(([^)]*)\)", PAGE)
+    assert named is not None
+    assert set(re.findall(r"`(\w+)`", named[1])) == rooms
