@@ -375,10 +375,7 @@ Place = NewType("Place", str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The applied state of one table: its content and its place in the sink, its generation and the hash of its schema.
-
-    Equal works have the same rows in the same place.
-    """
+    """The applied state of one table: its content and place in the sink, its generation, the hash of its schema."""
 
     content: Content
     place: Place
@@ -387,12 +384,7 @@ class Work:
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
-        return {
-            "content": self.content,
-            "place": self.place,
-            "generation": self.generation,
-            "schema": self.schema,
-        }
+        return {"content": self.content, "place": self.place, "generation": self.generation, "schema": self.schema}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Work:

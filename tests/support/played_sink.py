@@ -101,14 +101,14 @@ class PlayedTable:
 
 
 class PlayedLake:
-    """What outlives a start: tables, the publications told of, and all calls in order (`calls`).
+    """What outlives a start: tables, the publications recorded, and all calls in order (`calls`).
 
     `faults` are the next errors, by the name of the call, or by name and table ("apply shop.orders").
     """
 
     def __init__(self) -> None:
         self.tables: dict[str, PlayedTable] = defaultdict(PlayedTable)
-        self.told: list[int] = []
+        self.recorded: list[int] = []
         self.calls: list[str] = []
         self.faults: dict[str, list[Exception]] = defaultdict(list)
         self.foreign: dict[str, Foreign] = {}
@@ -205,7 +205,7 @@ class PlayedSink:
 
     def record(self, record: Publication, before: Publication | None, left_behind: Callable[[], list[int]]) -> None:
         self.lake.reach("record")
-        self.lake.told.append(record.n)
+        self.lake.recorded.append(record.n)
 
     def may_be_own(self, error: Exception) -> bool:
         return isinstance(error, TableFault) or not isinstance(error, CutlineError | MemoryError)

@@ -225,4 +225,4 @@ def test_a_publication_that_a_restore_left_behind_stays_within_the_grace() -> No
             chain=world.chain, now=world.now, settings=world.config,
         )  # fmt: skip
         assert found is not None
-        assert (left_behind in found.of(TABLES[0])) == stays
+        assert (left_behind in found.contents_of(TABLES[0])) == stays

@@ -248,15 +248,15 @@ def test_the_order_of_durability(bench: Bench) -> None:
     bench.run()
     calls = [call for call, _ in seen]
     first = [(call, published) for call, published in seen[: calls.index("abandon")] if call != "upkeep"]
-    one = [("foreign", False), ("foreign", False), ("apply", False), ("apply", False)]
+    each = [("foreign", False), ("foreign", False), ("apply", False), ("apply", False)]
     assert first == [
-        ("open", False), ("check_holder", False), ("begin", False), *one, ("foreign", False), ("foreign", False),
+        ("open", False), ("check_holder", False), ("begin", False), *each, ("foreign", False), ("foreign", False),
         ("make_durable", False), ("show", True), ("show", True), ("record", True),
     ]  # fmt: skip
     second = calls[calls.index("abandon") + 1 :]
     assert second[:6] == ["open", "check_holder", "begin", "show", "show", "record"]
     assert "apply" not in second
-    assert bench.lake.told == [n]
+    assert bench.lake.recorded == [n]
     assert bench.lake.rows("shop.orders") == (f"shop.orders {n}",)
 
 

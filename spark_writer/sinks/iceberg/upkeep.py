@@ -289,8 +289,8 @@ class Upkeep:
             except Exception as error:
                 self._skip(table_id, error)
             work = self._progress.work.get(table_id)
-            if work is not None and set(kept.contents_of(table_id)) == {work.content}:  # nothing older is left to expire
-                self._to_expire.discard(table_id)
+            if work is not None and set(kept.contents_of(table_id)) == {work.content}:
+                self._to_expire.discard(table_id)  # nothing older is left to expire
 
         self._tables.each(ours, expire_one)
 
