@@ -17,8 +17,10 @@ from typing import Any
 from cutline.common import logs
 from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
+from cutline.common.commands.kinds import ReadTableAgain
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
-from cutline.common.status.parts import Failure, Held, SparkWriterStatus
+from cutline.common.mesh.presence import RequestKind
+from cutline.common.status.pipeline_status import Failure, Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK as SPARK_TAKES
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import EpochEntry
@@ -185,10 +187,10 @@ class Driver:
             request: Any = None
             try:
                 request = json.loads(body)
-                kind, n = request["kind"], request.get("command")
+                kind, n = RequestKind(request["kind"]), request.get("command")
                 if n is not None and (taker := self._store.commands.take(n, SPARK_TAKES)) != SPARK_TAKES:
                     raise ConfigError(f"command {n} was withdrawn: {taker}")
-                if kind == "lake":
+                if kind == RequestKind.CHOOSE:
                     incarnation.choose(request["table"], request["choice"], request["seen"])
                 else:
                     incarnation.retry(request.get("table"))
@@ -214,9 +216,9 @@ class Driver:
             if now < again_at or (n and commands.get(n) is not None and commands.outcome(n) is None):
                 continue
             state = rules.state(commands.orders().mode, halted=False, ended=False)
-            if self._is_sure() and rules.refusal("read_table_again", state) is None:
-                asked = {"table": table, "generation": generation}
-                n = commands.add("read_table_again", asked, by="the Spark writer", now=self._clock.time()).n
+            wish = ReadTableAgain(table=table, generation=generation)
+            if self._is_sure() and wish.refusal(state) is None:
+                n = commands.add(wish.kind, wish.arguments(), by="the Spark writer", now=self._clock.time()).n
             self._asked[table, generation] = (n, now + pause, min(2 * pause, self.ASK_SECONDS[1]))
 
     def _answer(self, request: Any, cause: str | None) -> None:

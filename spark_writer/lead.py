@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from cutline.common.status.parts import SparkWriterStatus
+from cutline.common.status.pipeline_status import SparkWriterStatus
 from cutline.common.store.lives import Key
 from cutline.spark_writer.ports import Flag
 

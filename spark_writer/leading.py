@@ -48,7 +48,7 @@ from cutline.common.mesh.lease import Lease, lease_name, owners, renew
 from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.usage import Usage
-from cutline.common.status.parts import SPARK_WRITER, SparkWriterStatus
+from cutline.common.status.pipeline_status import SPARK_WRITER, SparkWriterStatus
 from cutline.common.store.lives import Key, name_of
 from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.shares import shared

@@ -21,7 +21,7 @@ from cutline.common.mesh.redis import memory
 from cutline.common.mesh.sender import LEAST_CREDIT_BYTES, Sender
 from cutline.common.mesh.streams import stream_name
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.status.parts import ChannelStatus
+from cutline.common.status.pipeline_status import ChannelStatus
 from cutline.common.store.lives import Key
 
 CREDIT_BYTES = 32 << 20

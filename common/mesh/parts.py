@@ -11,7 +11,8 @@ from typing import Any
 from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.machine import PartStored, State
 from cutline.common.mesh.ports import Ports
-from cutline.common.store.records import Deltas, PartRef, fold
+from cutline.common.store.deltas import Deltas, fold
+from cutline.common.store.records import PartRef
 from cutline.common.store.store import PipelineStore, file_name
 
 

@@ -23,7 +23,7 @@ from cutline.common.mesh.log_lines import LogLines
 from cutline.common.mesh.machine import Event, Send
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.topology import Channel
-from cutline.common.status.parts import ChannelStatus, MemberStatus, PartStatus, PipelineStatus
+from cutline.common.status.pipeline_status import ChannelStatus, MemberStatus, PartStatus, PipelineStatus
 from cutline.common.store.lives import Key
 
 P = ParamSpec("P")

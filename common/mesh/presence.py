@@ -17,16 +17,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
 from typing import Any, cast
 
 from redis.asyncio import Redis
 
 from cutline.common.causes import Cause
 from cutline.common.errors import Loss, ProtocolError
+from cutline.common.form import read_each, text
 from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
-from cutline.common.status.form import read_each, text
-from cutline.common.status.parts import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
 from cutline.common.store.lives import LIFE, Key
 
 WIRE = 5
@@ -50,6 +51,14 @@ if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
   redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
 end
 """
+
+
+class RequestKind(StrEnum):
+    """What a request in Redis (its field `kind`) asks of the leader, or of the Spark writer."""
+
+    LOOK = "command"  # the leader: look at the commands in the store now
+    CHOOSE = "lake"  # the Spark writer: do this about commits of others
+    RETRY = "retry"  # the Spark writer: try a quarantined table again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +220,7 @@ class Registry:
             tables = {name: (parsed[name], table) for name, table in read.items()}
             self._tables[pipeline] = given, tables
         parts = {part: _parsed(body, key) for part, body in found.items()}
-        return PipelineStatus.of(parts, {name: table for name, (_, table) in tables.items()})
+        return PipelineStatus.put_together(parts, {name: table for name, (_, table) in tables.items()})
 
     async def put_splits(self, pipeline: Key, changed: Mapping[str, str | None]) -> None:
         """Replace the split grids (JSON) of these tables; None removes a table's."""
@@ -241,9 +250,7 @@ class Registry:
         return await log_lines(self._redis, incarnation, count)
 
     async def request(self, pipeline: Key, request: Mapping[str, Any], *, to: str = LEADER) -> None:
-        """Queue a request to a pipeline's leader (a savepoint, a new generation of a table) or to its Spark writer
-        (retry a table, a `choice` about commits of others).
-        """
+        """Queue a request, of a `RequestKind`, to a pipeline's leader or to its Spark writer."""
         async with answered(f"pass a request to pipeline {pipeline}"):
             await self._redis.rpush(_requests(pipeline, to), json.dumps(request))
 

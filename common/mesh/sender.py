@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh.channels import PATIENCE_SECONDS, Body, Entry, Patience, add
 from cutline.common.mesh.redis import Wire
-from cutline.common.status.parts import ChannelStatus
+from cutline.common.status.pipeline_status import ChannelStatus
 
 _FLIGHT_ENTRIES = 256
 _OUTBOX_BYTES = 4 << 20

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Mode = Literal["running", "paused", "stopped", "deleting"]
+from cutline.common.commands.kinds import KINDS, Mode, Refusal, Taken, Wish, wish_of
+
 State = Literal["done", "refused", "failed", "cancelled"]
 
 
@@ -26,6 +27,16 @@ class Command:
     origin: str | None = None
     key: str | None = None
     nonce: str = ""
+
+    @property
+    def wish(self) -> Wish | Refusal:
+        """What it is by its class, or why this version of Cutline can't carry it out."""
+        return wish_of(self.kind, self.arguments)
+
+    @property
+    def taken(self) -> Taken:
+        """How the leader takes it."""
+        return KINDS[self.kind].rule.taken if self.kind in KINDS else "alone"
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""

@@ -28,13 +28,13 @@ from typing import Any
 from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.store import bodies
 from cutline.common.store.backends import side_by_side
-from cutline.common.store.command_records import Command, Mode, Orders, Outcome
+from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.envelope import canonical, opened, sealed
 from cutline.common.store.lives import Folder
 
 RETAINED = 1_000
 SPARK = "the Spark writer"
-__all__ = ("SPARK", "Command", "Commands", "Mode", "Orders", "Outcome")
+__all__ = ("SPARK", "Command", "Commands", "Orders", "Outcome")
 
 
 class Commands:

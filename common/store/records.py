@@ -7,8 +7,7 @@
 | `Publication` | a checkpoint is applied: the snapshot of each table's `main` and of its work | the Spark writer |
 
 In memory a record has all tables. In the store it has all of them (a *full* record), or only those that changed since
-an earlier record, which it names (`since`): the cost of a checkpoint grows with the number of changed tables. That
-earlier record is full, or names a full one: a record is read from three files at most. `Deltas` chooses.
+an earlier record, which it names (`since`): deltas.py chooses which.
 
 Change a field together with `FORMAT`: other versions read it differently.
 """
@@ -20,10 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, NewType, TypeVar
 
 from cutline.common.causes import Cause
+from cutline.common.phases import Phase
 from cutline.common.positions import Position
+from cutline.common.store.deltas import fold, since_of
 
 FORMAT = 4
-_BASES = 2  # a record is read from one file more
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
@@ -247,7 +247,7 @@ class TableEntry:
     """
 
     generation: int
-    phase: str
+    phase: Phase
     schema: str | None
     show: bool
     cause: Cause | None = None
@@ -267,7 +267,8 @@ class TableEntry:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableEntry:
         """Read what `to_json` gave."""
-        return cls(**{**body, "cause": Cause.from_json(body["cause"]) if "cause" in body else None})
+        cause = Cause.from_json(body["cause"]) if "cause" in body else None
+        return cls(**{**body, "phase": Phase(body["phase"]), "cause": cause})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,78 +523,3 @@ class Publication:
 def _folded(before: Mapping[str, T], changed: Mapping[str, Any], read: Callable[[Any], T]) -> dict[str, T]:
     """The tables of a record: those before, with those that it gives; None for one that was removed."""
     return fold(before, {name: None if body is None else read(body) for name, body in changed.items()})
-
-
-def changes(now: Mapping[K, T], before: Mapping[K, T]) -> dict[K, T | None]:
-    """The values of `now` that differ from `before`; None for removed keys. Cheap where values are the same objects."""
-    changed: dict[K, T | None] = {
-        key: value for key, value in now.items() if (old := before.get(key)) is not value and old != value
-    }
-    changed.update(dict.fromkeys(before.keys() - now.keys()))
-    return changed
-
-
-class Deltas:
-    """Chooses for each record of a sequence the earlier record, its *base*, since which it gives the changes.
-
-    The bases at hand are the last full record and, if there is one, the last record that builds on it. The records that
-    build on a base give as many values together as the base itself gives, at most; then the next one is a new base: it
-    builds on the full record, or is full. So all records together cost a small multiple of the changes, a burst of
-    changes is not repeated for long, and records without changes cost nothing. A value that is the same object as
-    before costs nothing.
-    A sequence has one writer. After an unclear answer that writer begins again with a full record (`forget`).
-    """
-
-    def __init__(self) -> None:
-        self._bases: list[_Base] = []
-
-    def choose(self, values: Mapping[K, T]) -> tuple[Any, dict[K, T | None]]:
-        """Return the name of the base and the changes since; (None, all values) for a full record."""
-        for base in reversed(self._bases):
-            changed = base.changes(values)
-            if base.spent + len(changed) <= base.size and 2 * len(changed) <= len(values):
-                return base.name, changed
-        return None, dict(values)
-
-    def wrote(self, name: Any, values: Mapping[K, T], changed: Mapping[K, T | None], *, since: Any) -> None:
-        """Note that record `name` is in the store, in the form that `choose` returned."""
-        while self._bases and self._bases[-1].name != since:
-            self._bases.pop()
-        if self._bases:
-            self._bases[-1].spent += len(changed)
-        if not self._bases or (changed and len(self._bases) < _BASES):
-            self._bases.append(_Base(name, values, size=len(changed)))
-
-    @property
-    def bases(self) -> set[Any]:
-        """The names of the records that the next one may build on."""
-        return {base.name for base in self._bases}
-
-    def forget(self) -> None:
-        """Make the next record a full one."""
-        self._bases = []
-
-
-class _Base:
-    """A record that others build on; `size`: how many values it gives, `spent`: how many they give together."""
-
-    def __init__(self, name: Any, values: Mapping[Any, Any], *, size: int) -> None:
-        self.name, self.size, self.spent = name, size, 0
-        self._values = values
-        self._last: tuple[Mapping[Any, Any], dict[Any, Any]] = (values, {})
-
-    def changes(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
-        """`changes` from this record's values to `values`; kept for the same object."""
-        if values is not self._last[0]:
-            self._last = values, changes(values, self._values)
-        return self._last[1]
-
-
-def fold(before: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
-    """`before` with the changes applied: the inverse of `changes`."""
-    return {key: value for key, value in {**before, **changed}.items() if value is not None}
-
-
-def since_of(body: Mapping[str, Any]) -> Any:
-    """The earlier record that a record's body names as the one that it builds on; None for a full record."""
-    return body.get("since")

@@ -56,19 +56,18 @@ from cutline.common.store.backends import backend_of, side_by_side, store_errors
 from cutline.common.store.bodies import numbered
 from cutline.common.store.commands import Commands
 from cutline.common.store.definitions import Definitions, DefinitionVersion
+from cutline.common.store.deltas import Deltas, since_of
 from cutline.common.store.envelope import opened
 from cutline.common.store.index_files import IndexFiles
 from cutline.common.store.lives import DEFINED, PIPELINE_NAME, Folder, Key, Life, Lives, name_of
 from cutline.common.store.records import (
     CheckpointEntry,
-    Deltas,
     Entry,
     EpochEntry,
     PartRef,
     Publication,
     PublishedTable,
     TableEntry,
-    since_of,
 )
 from cutline.common.store.removal import FILE_NAME, Removal, entry_body
 from cutline.common.store.staging_file import StagingFile

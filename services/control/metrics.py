@@ -1,8 +1,8 @@
 """The metrics of all pipelines for Prometheus. Every name has its unit; times become ages at the scrape.
 
-Services publish numbers in their status parts (common/status/parts.py); only the control service renders them, so that
-one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning; docs/metrics.md
-shows the same table.
+Services publish numbers in their status parts (common/status/pipeline_status.py); only the control service renders
+them, so that one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning;
+docs/metrics.md shows the same table.
 
 The number of series is bounded: of each pipeline the `most` tables with most to show (not live yet, then most rows
 staged) have their own, the others are added up under `table="(others)"`.
@@ -24,7 +24,8 @@ from cutline.common.causes import QUARANTINES, counted
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
-from cutline.common.status.parts import (
+from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, Phase
+from cutline.common.status.pipeline_status import (
     SPARK_WRITER,
     BinlogStatus,
     EnumeratorStatus,
@@ -35,12 +36,11 @@ from cutline.common.status.parts import (
 from cutline.common.store.lives import Life, name_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
 MODES = ("running", "paused", "stopped", "deleting")
 CURRENT_SECONDS = 30.0
 """A status part that is older says nothing about now: its service is gone."""
 _AWAY = ("the source:", "the source (unreachable")
-_AT_REST = frozenset({"live", "dropped", "paused"})
+_AT_REST = frozenset({LIVE, DROPPED, PAUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,10 +305,10 @@ class Statuses:
             self._put("cutline_leaders", [pipeline, role], sum(leads.values()))
 
     def _phases(self, pipeline: str, status: PipelineStatus) -> None:
-        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(QUARANTINES, 0)
+        phases, causes = dict.fromkeys(Phase, 0), dict.fromkeys(QUARANTINES, 0)
         for table in status.tables.values():
-            phases[table.phase] = phases.get(table.phase, 0) + 1
-            if table.phase == "quarantined":
+            phases[table.phase] += 1
+            if table.phase == QUARANTINED:
                 causes[counted(table.cause)] += 1
         for phase, number in phases.items():
             self._put("cutline_tables", [pipeline, phase], number)

@@ -21,7 +21,7 @@ from typing import Any
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, redacted
-from cutline.common.status.parts import Apply, MemberStatus
+from cutline.common.status.pipeline_status import Apply, MemberStatus
 from cutline.common.store.lives import Key
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import Store

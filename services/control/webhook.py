@@ -22,7 +22,8 @@ from cutline.common.causes import counted
 from cutline.common.config.environment import Environment
 from cutline.common.errors import Unavailable, redacted
 from cutline.common.mesh.redis import answered
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.phases import QUARANTINED
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.web import Barred, checked_peer
 from cutline.services.control.alerts import Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.conditions import CONDITIONS, Labels, Samples
@@ -142,7 +143,7 @@ def _cause(name: str, labels: Labels, facts: Facts) -> str:
 
     def quarantined() -> Iterator[tuple[str, str]]:
         for name, table in sorted(status.tables.items()):
-            if table.phase == "quarantined" and counted(table.cause) == known.get("cause"):
+            if table.phase == QUARANTINED and counted(table.cause) == known.get("cause"):
                 yield name, str(table.cause)
 
     return cause_of(name, status, quarantined())

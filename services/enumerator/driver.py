@@ -24,14 +24,14 @@ from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Marker
 from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
 from cutline.common.mesh.ports import Links, Ports
-from cutline.common.mesh.presence import WIRE, Service
+from cutline.common.mesh.presence import WIRE, RequestKind, Service
 from cutline.common.mesh.topology import ENUMERATOR, ROLES
+from cutline.common.phases import CATCH_UP, SNAPSHOT
 from cutline.common.positions import Position
-from cutline.common.status.parts import BinlogStatus, EnumeratorStatus
+from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
-from cutline.services.enumerator.agenda import TABLE_KINDS
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -74,7 +74,7 @@ from cutline.services.enumerator.machine import Enumerator, commands_in
 from cutline.services.enumerator.ports import Source, Sources
 from cutline.services.enumerator.requests import request_of
 from cutline.services.enumerator.status import TablesShown, deletion_awaits, of_leader
-from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table, Tables
+from cutline.services.enumerator.tables import Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
@@ -183,7 +183,7 @@ class EnumeratorDriver:
                 services = await self.ports.notes.services()
                 if held:
                     for request in await self.ports.notes.take_requests(self.key):
-                        if request.get("kind") == "command":
+                        if request.get("kind") == RequestKind.LOOK:
                             self._hint.set()
                     if self._links is not None:
                         await self.ports.notes.announce_epoch(self.key, self.epoch)
@@ -462,7 +462,7 @@ class EnumeratorDriver:
             # next entry is refused.
             finished, orders, left_open, commands = self.commanding.read()
             kept, refused = 0, dict[int, tuple[str, str]]()
-            if isinstance(newest, CheckpointEntry) and any(command.kind in TABLE_KINDS for command in commands):
+            if isinstance(newest, CheckpointEntry) and any(command.taken == "machine" for command in commands):
                 kept, refused = commands_in(load_head(self.store, newest.parts[ENUMERATOR]))
             return JournalRead(
                 tail=tail,

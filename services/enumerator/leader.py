@@ -53,7 +53,7 @@ from cutline.common.mesh.topology import ENUMERATOR, ROLES, Role, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command
 from cutline.common.store.records import Anew, EpochEntry, Members
-from cutline.services.enumerator.agenda import TABLE_KINDS, Agenda
+from cutline.services.enumerator.agenda import Agenda
 from cutline.services.enumerator.events import (
     BaseFound,
     BoundFound,
@@ -404,7 +404,7 @@ class Leader:
         """Whether a checkpoint that the journal has, or may have since its entry was ordered, answers the command's
         request, or has the command, if it is one of the enumerator."""
         _, asked, last = self._ordered or (0, None, 0)
-        if command.kind in TABLE_KINDS:
+        if command.taken == "machine":
             return command.n <= max(last, self.kept_commands if self.leads else 0)
         return CommandRequest(n=command.n) in (asked, self.answered)
 

@@ -76,6 +76,7 @@ from cutline.common.mesh.messages import (
     pieces,
     to_plain,
 )
+from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING
 from cutline.common.positions import Low, Position, Stop
 from cutline.common.store.records import Anew, StagedFile, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
@@ -109,20 +110,7 @@ from cutline.services.enumerator.table_commands import (
     remove,
     table_paused,
 )
-from cutline.services.enumerator.tables import (
-    AT_REST,
-    CATCH_UP,
-    DROPPED,
-    INACTIVE,
-    LIVE,
-    PAUSED,
-    QUARANTINED,
-    SNAPSHOT,
-    STREAMED,
-    WAITING,
-    Table,
-    Tables,
-)
+from cutline.services.enumerator.tables import AT_REST, INACTIVE, STREAMED, Table, Tables
 
 MAX_ATTEMPTS = 5  # at one split in one epoch
 STOP_SECONDS = 1.0  # between two questions whether the source has passed the stop

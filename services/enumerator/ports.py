@@ -10,7 +10,7 @@ from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import SourceConfig
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import Position
-from cutline.common.status.parts import BinlogStatus
+from cutline.common.status.pipeline_status import BinlogStatus
 from cutline.services.sources.mysql.binlog_age import Place
 
 

@@ -27,7 +27,7 @@ from cutline.common.errors import (
 )
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
-from cutline.common.status.parts import BinlogStatus
+from cutline.common.status.pipeline_status import BinlogStatus
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (

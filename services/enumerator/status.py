@@ -1,4 +1,4 @@
-"""What an enumerator says of the pipeline that it leads, for everyone to read in Redis (common/status/parts.py)."""
+"""What an enumerator says in Redis of the pipeline that it leads (common/status/pipeline_status.py)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import logging
 from collections.abc import Mapping
 
 from cutline.common.causes import Cause
-from cutline.common.status.form import text
-from cutline.common.status.parts import CheckpointStatus, CommandsStatus, EnumeratorStatus, TableStatus
+from cutline.common.form import text
+from cutline.common.phases import QUARANTINED
+from cutline.common.status.pipeline_status import CheckpointStatus, CommandsStatus, EnumeratorStatus, TableStatus
 from cutline.services.enumerator.grids import SnapshotRates
 from cutline.services.enumerator.leader import HALTED, RESTING, Leader
-from cutline.services.enumerator.tables import QUARANTINED, Table
+from cutline.services.enumerator.tables import Table
 
 SHOWN_SECONDS = 5.0  # between two writes of all tables
 log = logging.getLogger("cutline.enumerator")

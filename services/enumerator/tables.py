@@ -17,14 +17,12 @@ from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import State
 from cutline.common.mesh.messages import CompletedSplit, from_plain, to_plain
+from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
 from cutline.common.positions import High, Low
 from cutline.common.schema import TableSchema
 from cutline.services.enumerator.splitter import Splitter
 
 GROUP = 256
-WAITING, SNAPSHOT, CATCH_UP, LIVE = "waiting", "snapshot", "catch-up", "live"
-QUARANTINED, DROPPED, PAUSED = "quarantined", "dropped", "paused"
-PHASES = frozenset({WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED, DROPPED, PAUSED})
 STREAMED = frozenset({CATCH_UP, LIVE})  # the incremental split has the table
 AT_REST = frozenset({QUARANTINED, DROPPED})  # the table stays so until the source or a person acts
 INACTIVE = AT_REST | {PAUSED}
@@ -36,7 +34,7 @@ class Table:
 
     table_id: str
     generation: int = 1
-    phase: str = WAITING
+    phase: Phase = WAITING
     schema: TableSchema | None = None
     splitter: Splitter | None = None
     low: Low | None = None
@@ -158,7 +156,7 @@ class Tables:
         """Raise ProtocolError where the tables or the indexes over them contradict each other. Costs O(tables)."""
         for name, table in self.by_name.items():
             splitter = table.splitter
-            if table.table_id != name or table.phase not in PHASES:
+            if table.table_id != name or table.phase not in Phase:
                 raise ProtocolError(f"table {name} is kept as {table.table_id} in phase {table.phase!r}")
             if splitter is not None and (splitter.generation != table.generation or table.schema is None):
                 raise ProtocolError(
@@ -226,7 +224,7 @@ def _from_json(
     return Table(
         table_id=table_id,
         generation=value["generation"],
-        phase=value["phase"],
+        phase=Phase(value["phase"]),
         schema=schema,
         splitter=splitter,
         low=Low.from_json(value["low"]) if value["low"] else None,

@@ -38,7 +38,7 @@ from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, PartSaving, load_part
 from cutline.common.mesh.ports import Pool
 from cutline.common.mesh.topology import READER, WRITER, Topology, member_name
-from cutline.common.status.parts import ReaderStatus
+from cutline.common.status.pipeline_status import ReaderStatus
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.reader.chunk_reading import ChunkReading

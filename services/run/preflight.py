@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cutline.common.causes import Cause, Code
+from cutline.common.commands.kinds import CancelTable, Define
 from cutline.common.config.pipeline import FIXED, PipelineConfig, shown
 from cutline.common.config.reserved import is_own
 from cutline.common.errors import ConfigError, Unavailable, redacted
@@ -170,7 +171,7 @@ def queued_changes(store: PipelineStore) -> list[Command]:
     """The accepted commands that change the definition and are not carried out yet. Blocks."""
     newest = store.commands.newest_outcome()
     waiting = store.commands.list(after=newest.n if newest else 0, limit=1000)
-    return [command for command in waiting if command.kind in ("define", "cancel_table")]
+    return [command for command in waiting if isinstance(command.wish, Define | CancelTable)]
 
 
 def fixed(changes: Sequence[str]) -> list[str]:

@@ -33,15 +33,16 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common import programs
+from cutline.common.commands.kinds import Define, ReadAgain, Savepoint
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.loop import in_store
-from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.presence import Registry, RequestKind
 from cutline.common.mesh.redis import connect, place
 from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High
-from cutline.common.status.parts import (
+from cutline.common.status.pipeline_status import (
     SPARK_WRITER,
     PipelineStatus,
     ReaderStatus,
@@ -111,18 +112,17 @@ def define(store: PipelineStore, definition: Mapping[str, Any], *, replaces: boo
         store.define(definition)
         return
     queued = queued_changes(store)
-    asked: dict[str, Any]
     if replaces:
         if queued or PipelineConfig.from_definition(known).definition() != dict(definition):
-            asked = {"definition": dict(definition), "note": "cutline run --replace"}
-            running.ask(store, "define", asked, by="cutline run")
+            whole = Define(definition=dict(definition), note="cutline run --replace")
+            running.ask(store, whole, by="cutline run")
     elif {**known, "source": None} != {**definition, "source": None}:
         store.define(definition)  # changed in this moment: refused
     elif known["source"] != definition["source"]:
-        asked = {"base": store.definition_version(), "definition": dict(definition), "note": "source of the file"}
+        wish = Define(base=store.definition_version(), definition=dict(definition), note="source of the file")
         if queued:  # whichever definition is in force after them
-            asked = {"source": definition["source"], "note": "source of the file"}
-        running.ask(store, "define", asked, by="cutline run")
+            wish = Define(source=definition["source"], note="source of the file")
+        running.ask(store, wish, by="cutline run")
 
 
 class Deleted(CutlineError):
@@ -186,7 +186,7 @@ class Run:
             known = store.definition_version() > 0
             await in_store(partial(define, store, definition, replaces=self._replaces))
             if self._reads_again and known:  # a new pipeline reads all anyway
-                await in_store(partial(running.ask, store, "read_again", {}, by="cutline run"))
+                await in_store(partial(running.ask, store, ReadAgain(), by="cutline run"))
             self._config = PipelineConfig.from_definition(definition).model_copy(update={"workers": config.workers})
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
@@ -395,7 +395,7 @@ class Run:
         pipeline that people hold needs none."""
         stop_at, deadline = self._interrupts + 1, time.monotonic() + SAVEPOINT_SECONDS
         command: Command | None = None
-        wanted = {"name": None, "run": self._id}
+        wish = Savepoint(run=self._id)
         self._view.say("taking a savepoint" + ("; Ctrl-C again stops at once" if self._interrupts else ""))
         while time.monotonic() < deadline:
             if self._interrupts >= stop_at:
@@ -406,9 +406,9 @@ class Run:
                     if (held := await in_store(_held, store)) is not None:
                         self._view.say(held)
                         return
-                    asked = partial(running.ask, store, "savepoint", wanted, by="cutline run", key=self._id)
+                    asked = partial(running.ask, store, wish, by="cutline run", key=self._id)
                     command = await in_store(asked)
-                    await self._registry.request(store.key, {"kind": "command"})  # a hint: the leader looks anyway
+                    await self._registry.request(store.key, {"kind": RequestKind.LOOK})  # a hint only
                 outcome = await in_store(store.commands.outcome, command.n)
             await self._look(store)
             if outcome is None:

@@ -18,10 +18,11 @@ from rich.text import Text
 
 from cutline.common.causes import Cause
 from cutline.common.mesh.rates import Rates
-from cutline.common.status.parts import PipelineStatus, TableStatus
+from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 
 PLAIN_INTERVAL_SECONDS = 5.0
-_COLOURS = {"live": "green", "paused": "yellow", "quarantined": "red", "dropped": "bright_black"}
+_COLOURS = {LIVE: "green", PAUSED: "yellow", QUARANTINED: "red", DROPPED: "bright_black"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class TableLine:
     """The line of one table. `fraction` is 0..1 of the snapshot; rate in rows/s; `eta_seconds` is None if unknown."""
 
     name: str
-    phase: str
+    phase: Phase
     generation: int
     rows: int
     fraction: float
@@ -82,7 +83,7 @@ def _line(name: str, table: TableStatus, rates: Rates, now: float) -> TableLine:
     rows, estimate = table.rows_done or 0, table.rows_estimate
     rate = rates.observe(name, table.generation, rows, now)
     fraction, eta = 1.0, None
-    if table.phase in ("waiting", "snapshot"):
+    if table.phase in (WAITING, SNAPSHOT):
         fraction = min(0.99, rows / estimate) if estimate else 0.0
         if estimate and rate > 0:
             eta = max(0.0, estimate - rows) / rate
@@ -130,8 +131,8 @@ def lines(current: Picture) -> list[str]:
     plain = []
     for table in current.tables:
         text = f"{table.name}: {table.phase}"
-        text += "" if table.phase == "dropped" else f", {table.rows:,} rows"
-        if table.phase in ("waiting", "snapshot"):
+        text += "" if table.phase == DROPPED else f", {table.rows:,} rows"
+        if table.phase in (WAITING, SNAPSHOT):
             text += f", {table.fraction:.0%}, {table.rate:,.0f} rows/s"
             text += "" if table.eta_seconds is None else f", {duration(table.eta_seconds)} to go"
         plain.append(text + ("" if table.cause is None else f": {table.cause}"))
@@ -144,7 +145,7 @@ def lines(current: Picture) -> list[str]:
 def drawing(current: Picture, *, height: int) -> Group:
     """The picture for a terminal of `height` lines; if it has too few, live tables are left out first."""
     room = max(1, height - 6 - len(current.notes) - sum(1 for line in current.tables if line.cause))
-    live_last = sorted(current.tables, key=lambda line: (line.phase == "live", line.name))
+    live_last = sorted(current.tables, key=lambda line: (line.phase == LIVE, line.name))
     kept = sorted(live_last[:room], key=lambda line: line.name)
     table = Table(box=None, pad_edge=False)
     for heading, side in (("table", "left"), ("phase", "left"), ("", "left"), ("rows", "right"), ("rows/s", "right")):
@@ -165,7 +166,7 @@ def drawing(current: Picture, *, height: int) -> Group:
     if len(kept) < len(current.tables):
         below.insert(0, Text(f"and {len(current.tables) - len(kept)} more tables"))
     below += [
-        Text(f"{line.name}: {line.cause}", style=_COLOURS["dropped"] if line.phase == "dropped" else "red")
+        Text(f"{line.name}: {line.cause}", style=_COLOURS[DROPPED] if line.phase == DROPPED else "red")
         for line in current.tables
         if line.cause
     ]

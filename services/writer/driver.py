@@ -15,7 +15,7 @@ from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.topology import WRITER, Topology, member_name
-from cutline.common.status.parts import WriterStatus
+from cutline.common.status.pipeline_status import WriterStatus
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.writer.machine import Append, CutStaged, Drop, StageCut, Writer

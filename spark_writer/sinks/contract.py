@@ -26,7 +26,7 @@ from cutline.common.errors import ConfigError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
 from cutline.common.journal.view import JournalView
-from cutline.common.status.parts import CompactionStatus, Files
+from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.records import Content, Publication, Work
 from cutline.spark_writer.sinks.side_by_side import SideBySide
 

@@ -15,6 +15,7 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.mesh.topology import ROLES, Role, Topology
 from cutline.common.positions import Position
+from cutline.common.store.command_records import Command
 from cutline.services.enumerator.events import (
     EntryWritten,
     JournalRead,
@@ -79,11 +80,11 @@ class LeaderBench:
         order = self.last(WriteEntry)
         return self.tell(EntryWritten(slot=order.slot, nonce=order.entry.nonce))
 
-    def lead(self, tail: int = 0, base: int | None = None) -> LeaderBench:
+    def lead(self, tail: int = 0, base: int | None = None, commands: tuple[Command, ...] = ()) -> LeaderBench:
         """From wherever it is to leading the next epoch."""
         if self.leader.state == "idle":
             self.see()
-        self.tell(JournalRead(tail=tail, base=base))
+        self.tell(JournalRead(tail=tail, base=base, commands=commands))
         self.written()
         self.tell(EpochOpened(epoch=tail + 1, enumerator=None))
         self.tell(TablesFound(tables=()))

@@ -37,7 +37,7 @@ from pymysql.constants import ER
 from cutline.common.config.pipeline import parse
 from cutline.common.positions import FilePosition
 from cutline.common.schema import OP, SEQ, TableSchema
-from cutline.common.status.parts import PipelineStatus, ReaderStatus
+from cutline.common.status.pipeline_status import PipelineStatus, ReaderStatus
 from cutline.common.store.chain import follow
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store

@@ -17,7 +17,7 @@ from typing import Any
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
-from cutline.common.status.parts import CompactionStatus, Files
+from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.records import Content, Place, Publication, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.lead import Lead

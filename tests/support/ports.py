@@ -180,9 +180,12 @@ class Simulated:
             left = [task for task in asyncio.all_tasks(loop) if "SimulatedPool" not in repr(task)]
             assert not left, left
         finally:
-            for task in asyncio.all_tasks(loop):
-                task.cancel()
-            loop.run_until_complete(asyncio.sleep(0))
+            for pool in self.pools.values():
+                pool.held = False
+            while tasks := asyncio.all_tasks(loop):
+                for task in tasks:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(tasks))
             loop.close()
 
     def pool(self, name: str, most: int = 1) -> SimulatedPool:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cutline.common.status.parts import EnumeratorStatus, Failure, PipelineStatus, ReaderStatus, SparkWriterStatus
+from cutline.common.status.pipeline_status import (
+    EnumeratorStatus,
+    Failure,
+    PipelineStatus,
+    ReaderStatus,
+    SparkWriterStatus,
+)
 from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.conditions import CONDITIONS, Condition, Labels
 from tests.support.causes import because

@@ -12,6 +12,7 @@ from cutline.common.errors import ProtocolError
 from cutline.common.journal.batches import Batch, next_batch, only
 from cutline.common.journal.publishing import may_show, publication
 from cutline.common.store.chain import Chain, follow
+from cutline.common.store.deltas import changes
 from cutline.common.store.records import (
     CheckpointEntry,
     Content,
@@ -21,7 +22,6 @@ from cutline.common.store.records import (
     PublishedTable,
     Quarantine,
     Work,
-    changes,
 )
 from tests.support import records
 from tests.support.causes import because

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
+from cutline.common.form import text
 from cutline.common.mesh.rates import Rates
-from cutline.common.status.form import text
-from cutline.common.status.parts import PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store

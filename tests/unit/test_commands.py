@@ -13,7 +13,7 @@ import pytest
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import ConfigError, PositionLost, ProtocolError, SourceLost, SourceRefused, Unavailable
 from cutline.common.positions import Position
-from cutline.common.status.parts import Held, PipelineStatus, SparkWriterStatus
+from cutline.common.status.pipeline_status import Held, PipelineStatus, SparkWriterStatus
 from cutline.common.store import commands
 from cutline.common.store.commands import SPARK, Command, Orders, Outcome
 from cutline.common.store.definitions import DefinitionVersion

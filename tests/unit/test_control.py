@@ -15,7 +15,7 @@ from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.redis import Memory
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import Members, Publication

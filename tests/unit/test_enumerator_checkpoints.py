@@ -24,7 +24,8 @@ from cutline.common.mesh.messages import (
     TableState,
 )
 from cutline.common.positions import Position
-from cutline.common.store.records import Anew, StagedFile, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import Anew, StagedFile
 from cutline.services.enumerator import checkpoints as checkpoints_file
 from cutline.services.enumerator import tables as tables_file
 from cutline.services.enumerator.events import (

@@ -137,7 +137,7 @@ def test_streams_that_were_made_half_way_belong_to_no_epoch(bench: Bench) -> Non
         running = bench.begin()
         await bench.leads()
         assert (bench.driver.leader.epoch, bench.redis.streams) == (2, {2})
-        assert bench.driver.leader.cause == "Redis does not answer any more"
+        assert bench.driver.leader.cause.sentence == "Redis does not answer any more"
         assert await ended(running) is None
 
     bench.world.run(main)
@@ -184,7 +184,7 @@ def test_a_broken_channel_ends_the_epoch_and_the_status_says_why(bench: Bench) -
         links = await bench.leads()
         links.broken = OSError("the channel to reader-0 is gone")
         await bench.world.until(lambda: bench.driver.leader.epoch == 2)
-        assert (links.closed, "the channel to reader-0 is gone" in bench.driver.leader.cause) == (True, True)
+        assert (links.closed, "the channel to reader-0 is gone" in bench.driver.leader.cause.sentence) == (True, True)
         await bench.leads()
         assert await ended(running) is None
 

@@ -16,9 +16,11 @@ from cutline.common.mesh.messages import (
     StreamStopped,
     Throttle,
 )
+from cutline.common.store.command_records import Command
 from cutline.common.store.command_records import Orders as StandingOrders
 from cutline.services.enumerator.events import (
     CloseEpoch,
+    CommandAccepted,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -46,6 +48,8 @@ from tests.support.records import PART
 
 __all__ = ["invariants_hold"]  # the fixtures
 
+SAVEPOINT = Command(n=1, kind="savepoint", arguments={"name": None}, by="ann", at=0.0)
+
 
 def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as_number() -> None:
     bench = LeaderBench(interval=5.0).lead()
@@ -63,15 +67,15 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
 
 def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "command 1")
 
 
 def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     entry = bench.complete(inside=True)
     assert (entry.kept, entry.request) == (False, None)
@@ -79,19 +83,19 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
     assert bench.wait(SOON_SECONDS / 2) == []
     bench.wait(SOON_SECONDS)
     entry = bench.complete()
-    assert (entry.kept, entry.request) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "command 1")
     assert bench.leader.requests == []
 
 
 @pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause=because("x")), Observed(held=False, members=())])
 def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     bench = LeaderBench().lead()
-    bench.leader.request("please")
+    bench.tell(CommandAccepted(command=SAVEPOINT))
     bench.wait(0.0)
     bench.tell(end)
-    bench.lead(tail=1)
+    bench.lead(tail=1, commands=(SAVEPOINT,))
     bench.wait(0.0)
-    assert bench.complete().request == "please"
+    assert bench.complete().request == "command 1"
 
 
 def test_limits_of_the_standing_orders_hold_in_each_epoch_whatever_its_base_has() -> None:

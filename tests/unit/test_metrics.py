@@ -11,10 +11,10 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from cutline.common.causes import Cause, Code, counted
+from cutline.common.form import text
 from cutline.common.measures import OTHERS, Measures, TableRows
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
-from cutline.common.status.form import text
 from cutline.common.store.lives import Key
 from cutline.services.control.metrics import METRICS, Disk, Facts, render
 from tests.support.status import status_of

@@ -17,8 +17,9 @@ from cutline.common.mesh.marks import KEPT, Marks
 from cutline.common.mesh.messages import Marker, PartSaved
 from cutline.common.mesh.topology import Topology
 from cutline.common.mesh.usage import Usage
+from cutline.common.phases import LIVE, SNAPSHOT
 from cutline.common.schema import Column, TableSchema
-from cutline.common.status.parts import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.splits import runs as grid_runs
@@ -31,7 +32,7 @@ from cutline.services.enumerator.events import Plan
 from cutline.services.enumerator.grids import AGAIN_SECONDS, Grids, SnapshotRates, runs
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import Splitter
-from cutline.services.enumerator.tables import LIVE, SNAPSHOT, Table
+from cutline.services.enumerator.tables import Table
 from tests.support import records
 from tests.support.causes import because
 

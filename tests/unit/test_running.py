@@ -13,7 +13,7 @@ import pytest
 
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.limits import Limits
-from cutline.common.status.parts import Held, PipelineStatus, SparkWriterStatus
+from cutline.common.status.pipeline_status import Held, PipelineStatus, SparkWriterStatus
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import running

@@ -19,7 +19,7 @@ import pytest
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.schema import Column, TableSchema
-from cutline.common.status.parts import Held, SparkWriterStatus
+from cutline.common.status.pipeline_status import Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK
 from cutline.common.store.lives import Life
 from cutline.common.store.store import PipelineStore, Store

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cutline.common.form import read, read_each, text
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
-from cutline.common.status.form import read, read_each, text
-from cutline.common.status.parts import (
+from cutline.common.status.pipeline_status import (
     Apply,
     BinlogStatus,
     ChannelStatus,
@@ -156,18 +156,18 @@ def test_a_pipeline_has_its_parts_by_role_and_leaves_out_what_this_version_does_
     written = {"enumerator": ENUMERATOR, "reader-0": READER, "writer-10": WRITER, "spark_writer": SPARK}
     raw = {name: json.loads(text(part)) for name, part in written.items()} | {"feed-0": {"at": 1.0, "epoch": 7}}
     tables = {"a.b": TableStatus(phase="live"), "a.c": TableStatus(phase="live", generation=2)}
-    status = PipelineStatus.of(raw, tables)
+    status = PipelineStatus.put_together(raw, tables)
     assert (status.enumerator, status.spark_writer) == (ENUMERATOR, SPARK)
     assert (status.readers, status.writers) == ({"reader-0": READER}, {"writer-10": WRITER})
     assert status.parts() == written
     assert status.members() == status.in_epoch() == {name: part for name, part in written.items() if part is not SPARK}
-    assert PipelineStatus.of({}, {}) == PipelineStatus()
+    assert PipelineStatus.put_together({}, {}) == PipelineStatus()
     assert PipelineStatus().parts() == PipelineStatus().in_epoch() == {}
 
 
 def test_members_of_an_earlier_epoch_are_not_in_this_one() -> None:
     raw = {"enumerator": {"at": 1.0, "epoch": 8}, "reader-0": {"at": 1.0, "epoch": 8}, "reader-1": {"epoch": 7}}
-    status = PipelineStatus.of(raw, {})
+    status = PipelineStatus.put_together(raw, {})
     assert sorted(status.in_epoch()) == ["enumerator", "reader-0"]
     assert sorted(status.members()) == ["enumerator", "reader-0", "reader-1"]
 
@@ -183,7 +183,7 @@ def test_members_of_an_earlier_epoch_are_not_in_this_one() -> None:
 def test_a_table_that_the_spark_writer_holds_is_quarantined_in_that_generation(table: TableStatus, phase: str) -> None:
     held = {"cause": {"code": "of_the_future", "sentence": "it is a view"}, "generation": 2}
     raw = {"spark_writer": {"quarantined": {"a.c": held}}}
-    found = PipelineStatus.of(raw, {"a.c": table, "a.b": TableStatus(phase="live")}).tables
+    found = PipelineStatus.put_together(raw, {"a.c": table, "a.b": TableStatus(phase="live")}).tables
     assert found["a.c"].phase == phase
     assert found["a.c"].cause == (because("it is a view") if phase == "quarantined" else None)
     assert found["a.b"] == TableStatus(phase="live")

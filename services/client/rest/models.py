@@ -321,6 +321,8 @@ class OperationRules(Answer):
     command: str
     role: Literal["operator", "admin"]
     taken: str
+    act: str | None = None
+    does: str
     states: dict[str, str]
     phases: dict[str, str]
 

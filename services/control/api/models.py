@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cutline.common.causes import Cause
+from cutline.common.commands.kinds import Mode
 from cutline.common.mesh.presence import GaveUp
-from cutline.common.store.commands import Mode
 
 
 class Body(BaseModel):

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Request, Response
 
+from cutline.common.commands.kinds import Delete
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.status.parts import BinlogStatus, PipelineStatus
+from cutline.common.status.pipeline_status import BinlogStatus, PipelineStatus
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import definitions
@@ -286,7 +287,7 @@ async def delete(
 ) -> CommandView:
     """Delete a pipeline with all that the store has of it; the lake tables stay, unless `purge`."""
     await edit.base()
-    return await edit.asked.command("delete", {"purge": purge})
+    return await edit.asked.command(Delete(purge=purge))
 
 
 @routes.post("/pipelines/{pipeline}/plan", operation_id="plan_pipeline", openapi_extra=ADMIN)
@@ -330,7 +331,7 @@ async def restore_version(edit: Edited, version: Version) -> CommandView:
     """Bring an old version back, as a new one with its content."""
     base, stored = await edit.base()
     content = await _content(edit.asked.found, version)
-    return await edit.define(base, stored, PipelineConfig.from_definition(content), "restore_version", known=content)
+    return await edit.define(base, stored, PipelineConfig.from_definition(content), known=content)
 
 
 async def _content(found: PipelineStore, version: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from cutline.common.causes import Cause
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, SourceLost
+from cutline.common.phases import DROPPED
 from cutline.services.control.api import definitions
 from cutline.services.control.api.named import reach
 from cutline.services.control.api.problems import faults_of
@@ -192,7 +193,7 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
     draft.tables += [
         PlannedTable(table=table, action="remove", key=[], rows=None, bytes=None, seconds=None)
         for table, phase in sorted(known.items())
-        if table not in chosen and phase != "dropped"
+        if table not in chosen and phase != DROPPED
     ]
 
 

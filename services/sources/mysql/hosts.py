@@ -32,7 +32,7 @@ from cutline.common.config.source import Address, SourceConfig
 from cutline.common.errors import CutlineError, SourceRefused, Unavailable
 from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High, Position
-from cutline.common.status.parts import PipelineStatus, ReaderStatus
+from cutline.common.status.pipeline_status import PipelineStatus, ReaderStatus
 from cutline.services.sources.mysql.connection import (
     LOGIN_REFUSED,
     Connection,

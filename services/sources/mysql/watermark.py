@@ -35,16 +35,13 @@ from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, ProtocolError
 from cutline.common.gtids import GtidSet
 from cutline.common.keys import comparable
-from cutline.common.mesh.messages import CompletedSplit
+from cutline.common.mesh.messages import CompletedSplit, Key
 from cutline.common.ops import Op, is_any
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column, parse_type
 
 AGED_SECONDS = 60.0
 COMMIT_SECONDS = 30.0
-
-Key = tuple[Any, ...]
-"""A key's values as messages carry them: text as MySQL prints it, or {"hex": ...} for binary; see keys.py."""
 
 Locate = Callable[[Sequence[Key], Sequence[Key]], Sequence[int]]
 """(bounds, keys) -> for each key, how many of the ascending bounds are at or before it, as MySQL compares them."""

@@ -38,7 +38,8 @@ from cutline.common.config import reserved
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
-from cutline.common.store.records import Publication, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import Publication
 from cutline.spark_writer.sinks.iceberg.columns import quoted
 from cutline.spark_writer.sinks.iceberg.files import open_parquet, write_parquet
 from cutline.spark_writer.sinks.iceberg.jvm import failing_as

@@ -130,7 +130,7 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
             if after is not None:
                 wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
             read = read.filter(wanted)
-            if not key and not pc.all(is_any(read[OP], Op.INSERT)).as_py():
+            if not key and pc.any(pc.invert(is_any(read[OP], Op.INSERT))).as_py():
                 raise ProtocolError(
                     f"{layout.schema.table_id} has no key, and {staged.record.path} has changes of it that are no"
                     " inserts",

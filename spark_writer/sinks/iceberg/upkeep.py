@@ -17,7 +17,7 @@ from dataclasses import replace
 from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.journal.retention import Retained, retained
 from cutline.common.measures import OTHERS
-from cutline.common.status.parts import CompactionStatus, Files
+from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
 from cutline.spark_writer.java_errors import first_line

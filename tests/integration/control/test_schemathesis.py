@@ -17,7 +17,7 @@ import pytest
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
-from cutline.common.status.parts import EnumeratorStatus
+from cutline.common.status.pipeline_status import EnumeratorStatus
 from cutline.common.store.lives import Key
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.audit_log import FLUSH_SECONDS

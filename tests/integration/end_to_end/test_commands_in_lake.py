@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.spark_writer import session
 from tests.integration.pipeline.test_commands import changing, filled
 from tests.support.lakes import writing

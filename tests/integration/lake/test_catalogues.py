@@ -322,7 +322,7 @@ def test_a_bucket_that_does_not_exist_is_named_before_anything_is_written(on_s3:
     with pytest.raises(ConfigError, match=r"^the bucket absent of the store s3://absent/x does not exist; create it"):
         Store("s3://absent/x").check()
     lake = sink(warehouse="s3://absent/lake", catalog={"type": "jdbc", **on_s3.catalog})
-    assert catalogue.faults(lake, "s3://lake/store") == [
+    assert [str(fault) for fault in catalogue.faults(lake, "s3://lake/store")] == [
         "the bucket absent of the warehouse s3://absent/lake does not exist; create it, or correct sink.warehouse"
     ]
     catalogue.probe(sink(warehouse="s3://lake/probed", catalog={"type": "jdbc", **on_s3.catalog}))

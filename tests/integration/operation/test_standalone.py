@@ -33,8 +33,8 @@ from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
 from cutline.common.positions import Position
-from cutline.common.status.form import read
-from cutline.common.status.parts import EnumeratorStatus, SparkWriterStatus
+from cutline.common.form import read
+from cutline.common.status.pipeline_status import EnumeratorStatus, SparkWriterStatus
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, CutlineError, TableLocked, Unavailable
-from cutline.common.status.parts import TableStatus
+from cutline.common.status.pipeline_status import TableStatus
 from cutline.services.sources.mysql.connection import Source, ask, columns_of, connect
 from cutline.services.sources.mysql.preflight import server_faults
 from cutline.services.sources.mysql.server import begin_reading, oldest_transaction_seconds

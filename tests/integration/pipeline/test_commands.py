@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.records import EpochEntry
 from tests.support.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge
 from tests.support.operator import command, done, outcome, redefined, refused

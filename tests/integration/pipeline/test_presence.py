@@ -13,7 +13,13 @@ from cutline.common.mesh.log_lines import KEPT, LogLines
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.production import ports
 from cutline.common.mesh.streams import create, stream_name
-from cutline.common.status.parts import SPARK_WRITER, EnumeratorStatus, PipelineStatus, ReaderStatus, TableStatus
+from cutline.common.status.pipeline_status import (
+    SPARK_WRITER,
+    EnumeratorStatus,
+    PipelineStatus,
+    ReaderStatus,
+    TableStatus,
+)
 from cutline.common.store.lives import Key, Life
 from cutline.services.enumerator.pipelines import sweep_redis
 from tests.support.servers import Redis

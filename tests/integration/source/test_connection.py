@@ -104,7 +104,7 @@ def test_each_certificate_that_is_refused_is_one_sentence_with_its_remedy(secure
     def refused(mode: str, **known: Path) -> str:
         with pytest.raises(SourceRefused) as caught:
             connect(secured.source(mode, **known))
-        (sentence,) = caught.value.faults
+        (sentence,) = map(str, caught.value.faults)
         assert sentence.startswith(f"The certificate of {address} ")
         return sentence
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import SourceRefused, Unavailable
-from cutline.common.status.parts import ReaderStatus
+from cutline.common.status.pipeline_status import ReaderStatus
 from cutline.services.run.cli import main
 from cutline.services.sources.mysql.connection import server_of
 from cutline.services.sources.mysql.hosts import Hosts

@@ -349,7 +349,7 @@ def test_a_stop_that_no_table_could_be_shown_at_is_refused_before_the_start(
         try:
             check(config, store_url=f"file://{tmp_path}/store", workdir=None)
         except ConfigError as error:
-            return list(error.faults)
+            return list(map(str, error.faults))
         return []
 
     def at(number: int) -> str:

@@ -159,7 +159,7 @@ def test_a_proxy_that_forces_a_setting_is_refused_by_name(
     with closing(Proxy(mysql, wanted, given)) as proxy:
         with pytest.raises(SourceRefused) as caught:
             connect(source_of(mysql, proxy.port))
-        (sentence,) = caught.value.faults
+        (sentence,) = map(str, caught.value.faults)
         assert sentence.startswith(f"{CDC_USER}@127.0.0.1:{proxy.port} changes Cutline's session: ")
         assert setting in sentence
         assert "name the server itself in source.host" in sentence

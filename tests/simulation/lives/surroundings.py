@@ -15,7 +15,7 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.journal.plan import StagedLost
 from cutline.common.mesh.ports import Ports
 from cutline.common.schema import TableSchema
-from cutline.common.status.parts import PartStatus, PipelineStatus
+from cutline.common.status.pipeline_status import PartStatus, PipelineStatus
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.lives import Key, Lives
 from cutline.common.store.store import PipelineStore, Store

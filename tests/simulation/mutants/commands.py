@@ -8,7 +8,7 @@ from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mu
 AGENDA = "services/enumerator/agenda.py"
 RECEIVER = "common/mesh/receiver.py"
 DEFINITIONS = "common/store/definitions.py"
-RULES = "common/commands/rules.py"
+KINDS = "common/commands/kinds.py"
 SILENCE = "common/mesh/silence.py"
 
 COMMANDS: tuple[Mutant, ...] = (
@@ -61,7 +61,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a halted pipeline is not resumed, though it is started",
-        ((RULES, 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
+        ((KINDS, 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
         tests="test_command_rules.py",
     ),
     Mutant(

@@ -96,14 +96,14 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "files are removed though a restore that needs them was commanded",
         REMOVAL,
-        "        if any(isinstance(base, int) and base < n and base not in kept for base in asked):",
+        "        if any(base < n and base not in kept for base in asked):",
         "        if False:",
         first=215,
     ),
     Mutant(
         "retention looks for restores before its note, not after it",
         ((REMOVAL, NOTE + LOOK, LOOK + NOTE),),
-        tests="test_store.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
+        tests="test_store_retention.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
     ),
     mutant(
         "a checkpoint can be restored though what it needs is being removed",
@@ -168,7 +168,7 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "a stop without a savepoint's name fails where the source hangs",
         AGENDA,
-        '        if taken.command.kind == "stop" and taken.command.arguments.get("savepoint") is None:',
+        '        if taken.command.wish == Stop():',
         "        if False:",
         first=350,
     ),

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
+from cutline.common.mesh.messages import Key
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, OP, POS, SEQ, TableSchema
 from cutline.services.sources.contract import (
@@ -47,7 +48,7 @@ from cutline.services.sources.mysql.damage import Damaged, PartialImage
 from cutline.services.sources.mysql.decode.row_event import EventDecoder
 from cutline.services.sources.mysql.decode.row_plan import TableMap
 from cutline.services.sources.mysql.keys import indistinct, locate
-from cutline.services.sources.mysql.watermark import ChunkHighs, Key, Locate
+from cutline.services.sources.mysql.watermark import ChunkHighs, Locate
 
 MAX_DECODERS = 256
 """Decoders with memory for rows; reads may have more of them, but don't keep more."""

@@ -2,8 +2,8 @@
 import { clock, count, plural, UNKNOWN } from "../format.js";
 import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon, Shape } from "../icons.js";
+import { PHASES } from "../rules.js";
 
-export const PHASES = ["waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped"];
 
 export const PHASE_MEANINGS = {
   waiting: "its turn to be read has not come",

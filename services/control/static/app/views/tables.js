@@ -3,8 +3,9 @@ import { ago, bytes, count, percent, plural, short, span } from "../format.js";
 import { link, useWidth } from "../hooks.js";
 import { html, useMemo, useRef, useState } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
-import { Bar, because, Button, Empty, Menu, Phase, PHASES, Search, Segments } from "../parts/basics.js";
+import { Bar, because, Button, Empty, Menu, Phase, Search, Segments } from "../parts/basics.js";
 import { VirtualTable } from "../parts/virtual.js";
+import { PHASES } from "../rules.js";
 import { progress } from "../shapes.js";
 
 const SORTS = {

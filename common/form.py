@@ -1,6 +1,7 @@
-"""The JSON of the status (pure): written as it is, read with tolerance.
+"""JSON that services of two versions read from each other, as during an upgrade (pure): written as it is, read with
+tolerance.
 
-During an upgrade services of two versions read each other's status. So whoever reads
+Whoever reads
 
 - ignores what it does not know,
 - takes the default where something is missing, or has another form than the field,
@@ -23,7 +24,7 @@ T = TypeVar("T")
 _Reader = Callable[[Any], Any]
 
 
-class _OtherForm(ValueError):
+class OtherForm(ValueError):
     """A value that has another form than its field."""
 
 
@@ -33,8 +34,9 @@ def text(value: object) -> str:
 
 
 def read(kind: type[T], body: object) -> T:
-    """Make a `kind`, of which every field has a default, of parsed JSON that any version of Cutline wrote."""
-    return cast(T, _reader(kind)(body if isinstance(body, dict) else {}))
+    """Make a `kind`, a dataclass, of parsed JSON that any version of Cutline wrote. Raises OtherForm if a field without
+    a default is missing, or has another form."""
+    return cast(T, _reader(kind)(dict(body) if isinstance(body, Mapping) else {}))
 
 
 def read_each(kind: type[T], body: Mapping[str, object], known: Mapping[str, tuple[object, T]]) -> Mapping[str, T]:
@@ -48,7 +50,7 @@ def read_each(kind: type[T], body: Mapping[str, object], known: Mapping[str, tup
             continue
         try:
             found[key] = convert(each)
-        except _OtherForm:
+        except OtherForm:
             continue
     return found
 
@@ -59,8 +61,10 @@ def _by_name(value: Any) -> dict[str, Any]:
 
 @cache
 def _reader(hint: Any) -> _Reader:
-    """The function that makes a value of this type; it raises _OtherForm if the JSON has another form."""
+    """The function that makes a value of this type; it raises OtherForm if the JSON has another form."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda body: body
     if origin in (Union, UnionType):
         (some,) = (_reader(each) for each in arguments if each is not NoneType)
         return lambda body: None if body is None else some(body)
@@ -84,12 +88,12 @@ def _reader(hint: Any) -> _Reader:
 
 
 def _refuse(body: object) -> Any:
-    raise _OtherForm(f"{body!r:.80}")
+    raise OtherForm(f"{body!r:.80}")
 
 
 def _named(kind: type) -> _Reader:
     hints = get_type_hints(kind)
-    known = [(field.name, _reader(hints[field.name]), _has_default(field)) for field in fields(kind)]
+    known = [(field.name, _reader(hints[field.name]), _has_default(field)) for field in fields(kind) if field.init]
 
     def convert(body: Any) -> Any:
         if not isinstance(body, dict):
@@ -98,7 +102,7 @@ def _named(kind: type) -> _Reader:
         for name, reader, has_default in known:
             try:
                 given[name] = reader(body[name]) if name in body else _refuse(name)
-            except _OtherForm:
+            except OtherForm:
                 if not has_default:
                     raise
         return kind(**given)
@@ -129,7 +133,7 @@ def _many(reader: _Reader) -> _Reader:
         for each in body:
             try:
                 found.append(reader(each))
-            except _OtherForm:
+            except OtherForm:
                 continue
         return tuple(found)
 
@@ -144,7 +148,7 @@ def _mapping(key: type, reader: _Reader) -> _Reader:
         for name, each in body.items():
             try:
                 found[key(name)] = reader(each)
-            except ValueError:  # of the key, or _OtherForm
+            except ValueError:  # of the key, or OtherForm
                 continue
         return found
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from cutline.common.causes import Cause
+from cutline.common.commands.kinds import Mode
 from cutline.common.errors import ConfigError
+from cutline.common.form import read
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
-from cutline.common.status.form import read
-from cutline.common.store.command_records import Mode
+from cutline.common.phases import DROPPED, QUARANTINED, Phase
 
 ENUMERATOR, SPARK_WRITER = "enumerator", "spark_writer"
 Choice = Literal["accept", "overwrite"]
@@ -133,7 +134,7 @@ class EnumeratorStatus(MemberStatus):
 class TableStatus:
     """A captured table. What is None is unknown: nobody leads, and this is from the newest checkpoint."""
 
-    phase: str
+    phase: Phase
     generation: int = 1
     rows_done: int | None = None
     rows_estimate: int | None = None
@@ -247,8 +248,8 @@ class PipelineStatus:
     tables: Mapping[str, TableStatus] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any], tables: Mapping[str, TableStatus]) -> PipelineStatus:
-        """Put together what Redis has: parts as parsed JSON, by name, and the enumerator's tables. A part of a service
+    def put_together(cls, parts: Mapping[str, Any], tables: Mapping[str, TableStatus]) -> PipelineStatus:
+        """Make it of what Redis has: parts as parsed JSON, by name, and the enumerator's tables. A part of a service
         that this version does not know is left out."""
         spark = read(SparkWriterStatus, parts.get(SPARK_WRITER))
         return cls(
@@ -303,6 +304,6 @@ def _captured(tables: Mapping[str, TableStatus], quarantined: Mapping[str, Held]
     found = dict(tables)
     for name, held in quarantined.items():
         table = found.get(name)
-        if table is not None and table.generation == held.generation and table.phase != "dropped":
-            found[name] = replace(table, phase="quarantined", cause=held.cause)
+        if table is not None and table.generation == held.generation and table.phase != DROPPED:
+            found[name] = replace(table, phase=QUARANTINED, cause=held.cause)
     return found
