@@ -40,6 +40,7 @@ from cutline.spark_writer.ports import Ports
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
 
 Row = dict[str, Any]
@@ -233,7 +234,7 @@ class SparkBench:
                 if published_table.main is None or not published_table.shown:
                     continue
                 wanted = self.journal.at[record.n][table]
-                assert same(self.rows(table, published_table.main.snapshot_id), wanted), (
+                assert same(self.rows(table, snapshot_of(published_table.main.content)), wanted), (
                     f"{table} at publication {record.n}"
                 )
                 if record.kept:
