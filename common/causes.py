@@ -44,6 +44,8 @@ class Code(StrEnum):
     CONFIGURATION = "configuration"
     SYNTAX = "syntax"
     UNAVAILABLE = "unavailable"
+    LATE = "late"
+    BUSY = "busy"
     REDIS_FULL = "redis_full"
     SERVER_ID = "server_id"
     PROTOCOL = "protocol"
@@ -177,6 +179,16 @@ MEANINGS: Mapping[Code, Meaning] = {
             Code.UNAVAILABLE,
             "An outside system does not answer: the source, Redis, the store, Spark or the lake's catalogue.",
             "See that it runs; it is tried again by itself.",
+        ),
+        (
+            Code.LATE,
+            "A part of Cutline, or the store, takes longer than usual.",
+            "See what the one that the sentence names does: its log, its disk, its network.",
+        ),
+        (
+            Code.BUSY,
+            "The source runs more threads than `snapshot.max_threads_running` allows.",
+            "Nothing: reading goes on once the source is less busy. Raise the limit if it never is.",
         ),
         (
             Code.REDIS_FULL,

@@ -25,6 +25,7 @@ from cutline.common.mesh.presence import Service
 from cutline.common.mesh.topology import Channel
 from cutline.common.status.pipeline_status import ChannelStatus, MemberStatus, PartStatus, PipelineStatus
 from cutline.common.store.lives import Key
+from cutline.common.waits import Wait
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class Links(Protocol):
         """Say each second on every channel that this member lives; never returns."""
 
     @property
-    def waiting_for(self) -> str | None:
+    def waiting_for(self) -> Wait | None:
         """The receiver whose channel has been full for long."""
 
     def state(self) -> Mapping[str, ChannelStatus]:

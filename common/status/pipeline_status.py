@@ -18,6 +18,7 @@ from cutline.common.form import read
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
 from cutline.common.phases import DROPPED, QUARANTINED, Phase
+from cutline.common.waits import Wait
 
 ENUMERATOR, SPARK_WRITER = "enumerator", "spark_writer"
 Choice = Literal["accept", "overwrite"]
@@ -59,7 +60,7 @@ class MemberStatus(PartStatus):
     member at the other end, and its last checkpoints."""
 
     epoch: int = 0
-    waiting_for: str | None = None
+    waiting_for: Wait | None = None
     channels: Mapping[str, ChannelStatus] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
 

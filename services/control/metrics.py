@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 
-from cutline.common.causes import QUARANTINES, counted
+from cutline.common.causes import QUARANTINES, Cause, counted
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
@@ -34,12 +34,12 @@ from cutline.common.status.pipeline_status import (
     TableStatus,
 )
 from cutline.common.store.lives import Life, name_of
+from cutline.common.waits import Party
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MODES = ("running", "paused", "stopped", "deleting")
 CURRENT_SECONDS = 30.0
 """A status part that is older says nothing about now: its service is gone."""
-_AWAY = ("the source:", "the source (unreachable")
 _AT_REST = frozenset({LIVE, DROPPED, PAUSED})
 
 
@@ -173,8 +173,8 @@ class Facts:
     statuses: Mapping[str, PipelineStatus]
     services: list[Service]
     now: float
-    redis_away: str | None = None
-    store_away: str | None = None
+    redis_away: Cause | None = None
+    store_away: Cause | None = None
     memory: Memory | None = None
     disks: tuple[Disk, ...] = ()
     lives: Mapping[str, Life] = field(default_factory=dict)
@@ -259,8 +259,9 @@ class Statuses:
             self._put(name, [pipeline], value)
         if leader.at is not None:
             self._leader(pipeline, leader)
-            waiting = [part.waiting_for or "" for part in status.members().values() if self._is_current(part)]
-            self._put("cutline_source_connected", [pipeline], not any(text.startswith(_AWAY) for text in waiting))
+            waits = [part.waiting_for for part in status.members().values() if self._is_current(part)]
+            connected = all(wait is None or wait.party != Party.SOURCE for wait in waits)
+            self._put("cutline_source_connected", [pipeline], connected)
         if leader.binlog is not None:
             self._binlog(pipeline, leader.binlog)
         if spark.at is not None:

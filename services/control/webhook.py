@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx
 from redis.asyncio import Redis
 
-from cutline.common.causes import counted
+from cutline.common.causes import Cause, Code, counted
 from cutline.common.config.environment import Environment
 from cutline.common.errors import Unavailable, redacted
 from cutline.common.mesh.redis import answered
@@ -33,6 +33,7 @@ KEY = "cutline:alerts"
 TIMEOUT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
 log = logging.getLogger("cutline.alerts")
+_UNKNOWN = Cause(Code.OTHER, "no cause is known")
 
 
 class Webhook:
@@ -133,17 +134,17 @@ def signed(content: bytes, secret: str | None, timestamp: int) -> dict[str, str]
     return {"X-Cutline-Timestamp": str(timestamp), "X-Cutline-Signature": f"sha256={mac.hexdigest()}"}
 
 
-def _cause(name: str, labels: Labels, facts: Facts) -> str:
+def _cause(name: str, labels: Labels, facts: Facts) -> Cause | None:
     if name == "CutlineRedisAway":
-        return facts.redis_away or ""
+        return facts.redis_away
     if name == "CutlineStoreAway":
-        return facts.store_away or ""
+        return facts.store_away
     known = dict(labels)
     status = facts.statuses.get(known.get("pipeline", ""), PipelineStatus())
 
-    def quarantined() -> Iterator[tuple[str, str]]:
+    def quarantined() -> Iterator[tuple[str, Cause]]:
         for name, table in sorted(status.tables.items()):
             if table.phase == QUARANTINED and counted(table.cause) == known.get("cause"):
-                yield name, str(table.cause)
+                yield name, table.cause or _UNKNOWN
 
     return cause_of(name, status, quarantined())

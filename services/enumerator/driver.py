@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
@@ -32,6 +33,7 @@ from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -110,7 +112,7 @@ class EnumeratorDriver:
         self._awaited = Awaited(self.ports.clock)
         self._showing = asyncio.Lock()  # held while the status is written
         self._silent = False  # the pipeline is deleted, and Redis has nothing of it any more
-        self._not_deleted = ""  # why the last try to delete it failed
+        self._not_deleted: Cause | None = None  # why the last try to delete it failed
         self.loop = Loop(self._handle, self._perform, self.ports.clock)
         self._sources = sources
         self.source: Source = sources.open(config)
@@ -321,7 +323,7 @@ class EnumeratorDriver:
             rates=self._shown.rates,
         )
 
-    def _waiting_for(self) -> str | None:
+    def _waiting_for(self) -> Wait | None:
         leader = self.leader
         if leader.still and leader.agenda.standing.mode == "deleting":
             return deletion_awaits(self.name, purging=self.commanding.purging, failed=self._not_deleted)
@@ -516,12 +518,12 @@ class EnumeratorDriver:
                 log.info("pipeline %s is deleted", self.name)
                 return
             except Unavailable as error:
-                self._not_deleted = str(error)
+                self._not_deleted = error.cause
                 log.warning("pipeline %s is not yet deleted: %s; trying again in %.0f s", self.name, error, pause)
                 await asyncio.sleep(pause)
 
     async def _until_available(self, call: Callable[[], Event], what: str) -> Event:
-        with self._awaited.on(f"the store, to {what}"):
+        with self._awaited.on(Party.STORE, f"the store, to {what}"):
             return await self._until_answered(lambda: self.ports.pools.store.call(call))
 
     @staticmethod

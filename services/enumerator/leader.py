@@ -53,6 +53,7 @@ from cutline.common.mesh.topology import ENUMERATOR, ROLES, Role, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command
 from cutline.common.store.records import Anew, EpochEntry, Members
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.agenda import Agenda
 from cutline.services.enumerator.events import (
     BaseFound,
@@ -334,34 +335,37 @@ class Leader:
     def _delete(self) -> list[Effect]:
         return [DeletePipeline()] if self.agenda.standing.mode == "deleting" and self.still else []
 
-    def waiting_for(self, now: float) -> str | None:
+    def waiting_for(self, now: float) -> Wait | None:
         """What holds the pipeline up, for its status; None while it goes on, or has halted or ended."""
         match self.state:
             case LeaderState.RESTING:
                 at = datetime.fromtimestamp(self.retry_at, tz=UTC)
-                return f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row): {self.cause}"
+                what = f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row)"
+                return Wait(Party.TIME, what, self.cause)
             case LeaderState.READING | LeaderState.GATHERING | LeaderState.PROPOSING | LeaderState.OPENING:
-                return f"a new epoch ({self.state}): {self.cause}"
+                return Wait(Party.EPOCH, f"a new epoch ({self.state})", self.cause)
             case LeaderState.STOPPED:
-                return f"a person: the pipeline is {self.agenda.standing.mode}"
+                return Wait(Party.PERSON, "a person", Cause(Code.ASKED, f"the pipeline is {self.agenda.standing.mode}"))
             case LeaderState.LEADING if self.in_flight is not None and now - self.started_at > DOUBT_SECONDS:
                 return self._late(self.in_flight[0], now - self.started_at)
             case LeaderState.LEADING if self._inside is not None and now - self._inside[1] > SILENT_SECONDS:
                 return self._silent(*self._inside, now)
         return None
 
-    def _late(self, slot: int, seconds: float) -> str:
+    def _late(self, slot: int, seconds: float) -> Wait:
         """The checkpoint in flight takes long: by whose fault."""
         awaited = "the store, which has not taken its entry"
         if self.enumerator is not None and (collecting := self.enumerator.collecting) is not None:
             awaited = f"the part of {', '.join(collecting.missing(self.enumerator.plan.topology))}"
-        return f"checkpoint {slot}, begun {seconds:.0f} s ago: it lacks {awaited}"
+        what = f"checkpoint {slot}, begun {seconds:.0f} s ago"
+        return Wait(Party.CHECKPOINT, what, Cause(Code.LATE, f"it lacks {awaited}"))
 
     @staticmethod
-    def _silent(at: Position | None, since: float, now: float) -> str:
+    def _silent(at: Position | None, since: float, now: float) -> Wait:
         """The source has sent the beginning of a transaction, and nothing more."""
         place = "" if at is None else f" at {at.file}:{at.offset}"
-        return f"the rest of the transaction{place}: the source has sent nothing for {now - since:.0f} s"
+        silent = Cause(Code.UNAVAILABLE, f"the source has sent nothing for {now - since:.0f} s")
+        return Wait(Party.BUSY_SOURCE, f"the rest of the transaction{place}", silent)
 
     @property
     def limits(self) -> Limits:

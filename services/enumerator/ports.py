@@ -11,6 +11,7 @@ from cutline.common.config.source import SourceConfig
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import Position
 from cutline.common.status.pipeline_status import BinlogStatus
+from cutline.common.waits import Wait
 from cutline.services.sources.mysql.binlog_age import Place
 
 
@@ -38,7 +39,7 @@ class Source(Protocol):
         """Its servers."""
 
     @property
-    def waiting_for(self) -> str | None:
+    def waiting_for(self) -> Wait | None:
         """Why a question has no answer yet, if one is late."""
 
     async def answer(self, question: Effect) -> Event:

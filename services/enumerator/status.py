@@ -6,10 +6,11 @@ import json
 import logging
 from collections.abc import Mapping
 
-from cutline.common.causes import Cause
+from cutline.common.causes import Cause, Code
 from cutline.common.form import text
 from cutline.common.phases import QUARANTINED
 from cutline.common.status.pipeline_status import CheckpointStatus, CommandsStatus, EnumeratorStatus, TableStatus
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.grids import SnapshotRates
 from cutline.services.enumerator.leader import HALTED, RESTING, Leader
 from cutline.services.enumerator.tables import Table
@@ -59,16 +60,19 @@ def _halted(leader: Leader, pipeline: str, part_of_run: bool) -> Cause:
     )
 
 
-def deletion_awaits(pipeline: str, *, purging: bool, failed: str) -> str:
+def deletion_awaits(pipeline: str, *, purging: bool, failed: Cause | None) -> Wait:
     """What a pipeline that is being deleted waits for. `purging`: the lake tables go too, and are not gone yet;
-    `failed`: why the last try to delete it failed, "" if it did not."""
+    `failed`: why the last try to delete it failed."""
     if purging:
-        return (
-            "a Spark writer, to drop the lake tables of the deleted pipeline; if the lake can't be reached any"
-            f" more, `cutline pipeline leave-lake {pipeline}` deletes the pipeline without that"
+        way = (
+            f"if the lake can't be reached any more, `cutline pipeline leave-lake {pipeline}` deletes the pipeline"
+            " without that"
         )
-    more = f"; the last try failed: {failed}" if failed else ""
-    return f"the removal of what the store and Redis have of it{more}"
+        what = "a Spark writer, to drop the lake tables of the deleted pipeline"
+        return Wait(Party.SPARK_WRITER, what, Cause(Code.LATE, "they are not dropped yet", way))
+    cause = None if failed is None else failed.before("the last try failed: ")
+    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause)
+
 
 
 class TablesShown:

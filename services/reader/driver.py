@@ -41,6 +41,7 @@ from cutline.common.mesh.topology import READER, WRITER, Topology, member_name
 from cutline.common.status.pipeline_status import ReaderStatus
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore
+from cutline.common.waits import Party, Wait
 from cutline.services.reader.chunk_reading import ChunkReading
 from cutline.services.reader.events import (
     ChangesRead,
@@ -123,7 +124,7 @@ class ReaderDriver:
         self.streams = index == 0
         most = self.config.snapshot.max_threads_running
         self.chunks = ChunkReading(self.source, max_threads_running=most, name=store.name, ports=self.ports)
-        self.waiting_for: str | None = None
+        self.waiting_for: Wait | None = None
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
         self.measures = Measures()
@@ -229,14 +230,14 @@ class ReaderDriver:
                 thread.end(self.cursors.pop(order.cursor)[0].close)
                 if self.config.source.server_id is not None:
                     # The id is configured: without a pause, two clients with it would end each other's dump in turn.
-                    self.waiting_for = f"its server id: {error}"
+                    self.waiting_for = Wait(Party.OTHER, "its server id", error.cause)
                     await asyncio.sleep(longest)
             except SourceLost as error:
                 if order.cursor == MAIN:
                     raise
                 return self._catch_up_lost(order, error)
             except (Unavailable, SourceRefused) as error:
-                self.waiting_for = f"the source: {error}"
+                self.waiting_for = Wait(Party.SOURCE, "the source", error.cause)
                 log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
                 await asyncio.sleep(pause)
                 pause = min(longest, pause * 2)
@@ -291,21 +292,22 @@ class ReaderDriver:
             for table_id, column in found
         }
 
-    def _obstacle(self) -> str | None:
+    def _obstacle(self) -> Wait | None:
         """What this reader waits for, for its status."""
         own = self._checkpoint_awaited() or self.waiting_for or self.chunks.waiting_for
         return self.parts.waiting_for or own or self.links.waiting_for
 
-    def _checkpoint_awaited(self) -> str | None:
+    def _checkpoint_awaited(self) -> Wait | None:
         """What this reader waits for, if it may send no more rows."""
         unsaved = self.machine.unsaved
         if not unsaved.full:
             return None
         since = "the pipeline began" if unsaved.saved is None else f"checkpoint {unsaved.saved}"
-        return (
-            f"a checkpoint: this reader has sent {unsaved.bytes / (1 << 20):,.0f} MiB of rows since {since}, its share"
-            f" of checkpoint.max_unsaved_bytes"
+        sentence = (
+            f"this reader has sent {unsaved.bytes / (1 << 20):,.0f} MiB of rows since {since}, its share of"
+            " checkpoint.max_unsaved_bytes"
         )
+        return Wait(Party.CHECKPOINT, "a checkpoint", Cause(Code.LATE, sentence))
 
     async def _publish_status(self) -> None:
         while True:

@@ -20,6 +20,7 @@ from cutline.common.causes import Cause
 from cutline.common.mesh.rates import Rates
 from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
 from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
+from cutline.common.waits import Wait
 
 PLAIN_INTERVAL_SECONDS = 5.0
 _COLOURS = {LIVE: "green", PAUSED: "yellow", QUARANTINED: "red", DROPPED: "bright_black"}
@@ -52,7 +53,7 @@ class Picture:
     in_flight: int | None
     publication: int | None
     publication_age_seconds: float | None
-    waiting_for: str | None
+    waiting_for: Wait | None
     notes: tuple[str, ...]
 
 

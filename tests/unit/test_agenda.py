@@ -213,7 +213,7 @@ def test_a_source_that_is_silent_inside_a_transaction_gets_ever_fewer_checkpoint
             bench.complete(inside=True)
             bench.written()
     assert bench.leader.tail < 30
-    assert "the source has sent nothing for 86" in (bench.leader.waiting_for(bench.now) or "")
+    assert "the source has sent nothing for 86" in str(bench.leader.waiting_for(bench.now))
     bench.tell(MessageReceived(channel="reader-0", message=StreamCaughtUp()))
     bench.wait(SOON_SECONDS + 0.1)
     assert bench.complete().inside is False

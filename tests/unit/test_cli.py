@@ -24,6 +24,7 @@ from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store
+from cutline.common.waits import Party, Wait
 from cutline.services.run import cli, lake, preflight, terminal
 from cutline.services.run.run import define
 from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor, has_ended
@@ -357,7 +358,7 @@ STATUS: dict[str, Any] = {
             "shop.c": table("dropped", 2, rows_done=0, rows_estimate=0, cause=because("there is no table shop.c")),
         },
         "checkpoint": {"number": 7, "completed_at": 990.0, "in_flight": 8},
-        "waiting_for": "the source h:3306, which does not answer",
+        "waiting_for": Wait(Party.SOURCE, "the source h:3306, which does not answer"),
     },
     "spark_writer": {"published": 6, "published_at": 995.0, "source_time": 988.0},
 }

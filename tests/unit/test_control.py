@@ -20,6 +20,7 @@ from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
+from cutline.common.waits import Party, Wait
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from cutline.services.control.history import Event, Place
@@ -104,7 +105,7 @@ def registry() -> FakeRegistry:
             "source_time": time.time() - 60,
         },
         "reader-0": {
-            "waiting_for": "the source to become less busy",
+            "waiting_for": Wait(Party.BUSY_SOURCE, "the source to become less busy"),
             "counters": [["zero_dates", {"table": "a.b", "column": "d"}, 3]],
         },
     }
@@ -163,7 +164,11 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
     assert pipeline["spark_writer"] is None  # the one that the status names is gone
     assert pipeline["tables"] == {"dropped": 1, "quarantined": 1, "snapshot": 1}
     assert pipeline["limits"] == {"rows_per_second": 100, "bytes_per_second": None}
-    assert pipeline["waiting_for"] == "the source to become less busy"
+    assert pipeline["waiting_for"] == {
+        "party": "busy_source",
+        "what": "the source to become less busy",
+        "cause": None,
+    }
     registry.present.append(Service(incarnation="s1", role="spark_writer", host="h", pid=20, started_at=1.0))
     assert (await api.get("/v1/pipelines/shop")).json()["spark_writer"] == "s1"
 
@@ -171,12 +176,17 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
 async def test_what_a_late_checkpoint_lacks_stands_behind_the_reader_that_waits_for_it(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
-    waits, lacks = "a checkpoint: this reader has sent 9 MiB", "checkpoint 4, begun 40 s ago: it lacks the store"
+    waits = Wait(Party.CHECKPOINT, "a checkpoint", because("this reader has sent 9 MiB"))
+    late = Wait(Party.CHECKPOINT, "checkpoint 4, begun 40 s ago", because("it lacks the store"))
+
+    async def shown() -> str:
+        return str(Wait.from_json((await api.get("/v1/pipelines/shop")).json()["waiting_for"]))
+
     registry.parts["reader-0"]["waiting_for"] = waits
-    registry.parts["enumerator"] |= {"state": "leading", "waiting_for": lacks}
-    assert (await api.get("/v1/pipelines/shop")).json()["waiting_for"] == f"{waits}; {lacks}"
+    registry.parts["enumerator"] |= {"state": "leading", "waiting_for": late}
+    assert await shown() == f"{waits}; {late}"
     registry.parts["enumerator"]["waiting_for"] = None
-    assert (await api.get("/v1/pipelines/shop")).json()["waiting_for"] == waits
+    assert await shown() == str(waits)
 
 
 async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: httpx.AsyncClient) -> None:

@@ -49,6 +49,7 @@ NEUTRAL = {*RECORDS, "common.journal", "common.store", "spark_writer.sinks"}
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
     "common.causes": set(),
+    "common.waits": {"common.causes"},
     "common.errors": {"common.causes"},
     "common.file_metrics": {"common.schema", "common.store"},
     "common.keys": set(),

@@ -316,8 +316,8 @@ def test_a_late_checkpoint_is_what_the_leader_waits_for() -> None:
     assert bench.leader.waiting_for(bench.now + DOUBT_SECONDS) is None
     late = bench.now + DOUBT_SECONDS + 1
     lacks = "checkpoint 2, begun 11 s ago: it lacks "
-    assert bench.leader.waiting_for(late) == f"{lacks}the part of reader-0, writer-0"
+    assert str(bench.leader.waiting_for(late)) == f"{lacks}the part of reader-0, writer-0"
     bench.complete()
-    assert bench.leader.waiting_for(late) == f"{lacks}the store, which has not taken its entry"
+    assert str(bench.leader.waiting_for(late)) == f"{lacks}the store, which has not taken its entry"
     bench.written()
     assert bench.leader.waiting_for(late) is None

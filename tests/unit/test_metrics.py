@@ -16,6 +16,7 @@ from cutline.common.measures import OTHERS, Measures, TableRows
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
 from cutline.common.store.lives import Key
+from cutline.common.waits import Party, Wait
 from cutline.services.control.metrics import METRICS, Disk, Facts, render
 from tests.support.status import status_of
 
@@ -136,14 +137,13 @@ def test_ages_leaders_and_what_is_left_of_the_binlog() -> None:
 
 
 def test_the_source_is_connected_unless_a_service_that_is_alive_waits_for_it() -> None:
-    def connected(at: float, waiting_for: str) -> float | None:
-        part = {"reader-0": {"at": at, "waiting_for": waiting_for}}
+    def connected(at: float, party: Party) -> float | None:
+        part = {"reader-0": {"at": at, "waiting_for": Wait(party, "the source")}}
         return value(render(facts(status(**part))), "cutline_source_connected")
 
-    assert connected(NOW, "the source: db:3306 did not answer") == 0
-    assert connected(NOW, "the source (unreachable for 3 s): db:3306") == 0
-    assert connected(NOW, "the source to become less busy (3 s so far)") == 1
-    assert connected(NOW - 60, "the source: db:3306 did not answer") == 1
+    assert connected(NOW, Party.SOURCE) == 0
+    assert connected(NOW, Party.BUSY_SOURCE) == 1
+    assert connected(NOW - 60, Party.SOURCE) == 1
 
 
 def test_a_pipeline_that_reached_its_stop_does_not_run() -> None:

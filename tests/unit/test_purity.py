@@ -13,6 +13,7 @@ PURE = (
     "common/mesh/chandy_lamport.py",
     "common/config/reserved.py",
     "common/causes.py",
+    "common/waits.py",
     "common/errors.py",
     "common/gtids.py",
     "common/ops.py",

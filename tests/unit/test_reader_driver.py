@@ -202,7 +202,7 @@ def test_an_unreachable_source_is_asked_again_and_the_status_says_so(bench: Benc
             await bench.world.until(lambda: cursor.error is None)
         await bench.world.until(lambda: "reader-0" in bench.world.redis.statuses)
         await bench.world.until(
-            lambda: bench.world.redis.statuses["reader-0"].waiting_for == "the source: the connection broke"
+            lambda: str(bench.world.redis.statuses["reader-0"].waiting_for) == "the source: the connection broke"
         )
         reads = cursor.reads
         await bench.world.until(lambda: cursor.reads > reads + 2)

@@ -30,6 +30,7 @@ from cutline.common.status.pipeline_status import (
     TableStatus,
     WriterStatus,
 )
+from cutline.common.waits import Party, Wait
 from tests.support.causes import because
 
 ENUMERATOR = EnumeratorStatus(
@@ -37,7 +38,7 @@ ENUMERATOR = EnumeratorStatus(
     counters=(Counted("epochs", {}, 2),),
     histograms={"checkpoint": Histogram(buckets=(1, 2), sum=0.5)},
     epoch=7,
-    waiting_for="the store, to answer",
+    waiting_for=Wait(Party.STORE, "the store, to answer"),
     channels={"reader-0": ChannelStatus(outstanding_bytes=1, credit_bytes=2, sent_bytes=3, sent=4, taken=5)},
     marks=(Mark(8, 999.0, None), Mark(9, 1000.0, 1000.25)),
     leader="e1",

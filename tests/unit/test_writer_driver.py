@@ -79,7 +79,7 @@ def test_rows_behind_a_marker_wait_until_the_files_of_its_cut_are_staged(bench: 
         await asyncio.sleep(15.0)
         assert bench.files.done == ["append"]
         waits = bench.world.redis.statuses["writer-0"].waiting_for
-        assert waits.startswith("the store, to take the files of checkpoint 2")
+        assert waits.what.startswith("the store, to take the files of checkpoint 2")
         bench.thread.held = False
         await bench.world.until(lambda: bench.files.done == ["append", "stage 2", "append"])
         await bench.world.until(lambda: bench.links.messages(PartSaved))

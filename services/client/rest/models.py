@@ -27,6 +27,17 @@ class Cause(Answer):
         return f"{self.sentence}; {self.remedy}" if self.remedy else self.sentence
 
 
+class Wait(Answer):
+    """What a pipeline waits for; `what` completes the words "waiting for", `party` says whose turn it is."""
+
+    party: str
+    what: str
+    cause: Cause | None = None
+
+    def __str__(self) -> str:
+        return self.what if self.cause is None else f"{self.what}: {self.cause}"
+
+
 class GaveUp(Answer):
     """An epoch that a service gave up, and why; `halts` if another try can't succeed."""
 
@@ -78,7 +89,7 @@ class Pipeline(Answer):
     publication: int | None
     published_at: float | None
     source_time: float | None
-    waiting_for: str | None
+    waiting_for: Wait | None
     failures: int
     retry_at: float | None
     limits: dict[str, float | None] | None

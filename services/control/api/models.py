@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cutline.common.causes import Cause
 from cutline.common.commands.kinds import Mode
 from cutline.common.mesh.presence import GaveUp
+from cutline.common.waits import Wait
 
 
 class Body(BaseModel):
@@ -67,7 +68,7 @@ class PipelineView(BaseModel):
     publication: int | None
     published_at: float | None
     source_time: float | None
-    waiting_for: str | None
+    waiting_for: Wait | None
     failures: int
     retry_at: float | None
     limits: dict[str, float | None] | None

@@ -27,7 +27,7 @@ ANSWER_SECONDS = 12.0
 
 def awaited(pipeline: Pipeline) -> str:
     """What the services say that they wait for."""
-    return "; ".join(part.waiting_for or "" for part in pipeline.status().members().values())
+    return "; ".join(str(part.waiting_for or "") for part in pipeline.status().members().values())
 
 
 def services(mesh: Mesh) -> dict[int, dict[str, Any]]:

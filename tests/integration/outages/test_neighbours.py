@@ -128,7 +128,7 @@ class Street:
 def waits(pipeline: Pipeline) -> bool:
     """Whether a reader or the enumerator says that it waits for the source."""
     waiting = (pipeline.reader().waiting_for, pipeline.status().enumerator.waiting_for)
-    return any("the source" in (each or "") for each in waiting)
+    return any("the source" in str(each) for each in waiting)
 
 
 @pytest.fixture(scope="module")

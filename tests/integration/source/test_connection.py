@@ -233,7 +233,7 @@ def test_a_pipeline_goes_on_with_a_password_that_was_changed(
 
         def refused() -> bool:
             nonlocal waiting
-            waiting = pipeline.reader().waiting_for or ""
+            waiting = str(pipeline.reader().waiting_for or "")
             return f"{user}@127.0.0.1:{mysql.port} was refused: Access denied" in waiting
 
         pipeline.until(refused, "it to be refused, and to wait")

@@ -48,7 +48,7 @@ def rows_done(pipeline: Pipeline, table: str) -> int:
 def waiting_for(pipeline: Pipeline) -> str | None:
     """What the reader says it waits for, "" if for nothing; None before its first word."""
     status = pipeline.reader()
-    return None if status.at is None else status.waiting_for or ""
+    return None if status.at is None else str(status.waiting_for or "")
 
 
 def keeps(pipeline: Pipeline, table: str, limit: int) -> None:

@@ -90,8 +90,8 @@ LIVES: tuple[Mutant, ...] = (
     of_lives(
         "a deletion says nothing while the store does not answer",
         "services/enumerator/status.py",
-        '    return f"the removal of what the store and Redis have of it{more}"',
-        '    return ""',
+        '    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause)',
+        "    return None  # type: ignore[return-value]",
     ),
     mutant(
         "files are removed though a restore that needs them was commanded",

@@ -57,7 +57,7 @@ export const Notice = ({ tone = "plain", icon = "info", title, children }) => ht
 /** An error with what to do about it, and each of its faults if it has several. */
 export const Failure = ({ error, retry }) => html`
   <${Notice} tone="bad" icon="warning" title=${capital(error.message)}>
-    ${error.errors?.length > 1 ? html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${item.field && !item.detail.startsWith(item.field) && html`<b class="mono">${item.field}</b> `}${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`
+    ${error.errors?.length > 1 ? html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`
       : error.remedy && html`<p>${sentence(error.remedy)}</p>`}
     ${retry && html`<div class="actions"><${Button} size="small" icon="again" onClick=${retry}>Try again<//></div>`}
   <//>`;
@@ -66,6 +66,9 @@ export const Failure = ({ error, retry }) => html`
 export const sentence = (text) => (text ? `${capital(text)}${/[.!?…]$/.test(text) ? "" : "."}` : "");
 
 const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
+
+/** What a pipeline waits for, and why it takes so long. */
+export const waitOf = ({ what, cause }) => (cause ? `${what}: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : what);
 
 /** Cause and remedy of a table or command, as sentences. */
 export const because = ({ cause, remedy }) => [cause, remedy].filter(Boolean).map(sentence).join(" ");
