@@ -171,8 +171,8 @@ jars: debian $(VENV)/.built
 
 servers: $(VENV)/.servers
 
-$(VENV)/.servers: $(VENV)/.packages tests/support/servers.py | debian $(VENV)/.built
-	@$(PY) -m tests.support.servers >&2
+$(VENV)/.servers: $(VENV)/.packages tests/support/databases.py tools/builds.py | debian $(VENV)/.built
+	@$(PY) -m tools.prepare >&2
 	@touch $@
 
 # ---- what CI and developers run ------------------------------------------------------------------------------------

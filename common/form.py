@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
+_PLAIN = (str, int, bool)
 
 
 class OtherForm(ValueError):
@@ -36,13 +37,13 @@ def text(value: object) -> str:
 def read(kind: type[T], body: object) -> T:
     """Make a `kind`, a dataclass, of parsed JSON that any version of Cutline wrote. Raises OtherForm if a field without
     a default is missing, or has another form."""
-    return cast(T, _reader(kind)(dict(body) if isinstance(body, Mapping) else {}))
+    return cast(T, _reader(cast(Any, kind))(dict(body) if isinstance(body, Mapping) else {}))
 
 
 def read_each(kind: type[T], body: Mapping[str, object], known: Mapping[str, tuple[object, T]]) -> Mapping[str, T]:
     """Read each value of a mapping as `read` does. `known` has, by key, values that were read before, each after its
     JSON: an equal one is not made again."""
-    convert, found = _reader(kind), {}
+    convert, found = _reader(cast(Any, kind)), {}
     for key, each in body.items():
         before = known.get(key)
         if before is not None and before[0] == each:
@@ -73,7 +74,7 @@ def _reader(hint: Any) -> _Reader:
     if origin is tuple:
         return _many(_reader(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(arguments[0], _reader(arguments[1]))
+        return _mapping(arguments[0], arguments[1])
     if hasattr(hint, "from_json"):  # it is tolerant itself
         return lambda body: hint.from_json(body) if isinstance(body, dict) else _refuse(body)
     if is_dataclass(hint):
@@ -100,11 +101,14 @@ def _named(kind: type) -> _Reader:
             _refuse(body)
         given = {}
         for name, reader, has_default in known:
-            try:
-                given[name] = reader(body[name]) if name in body else _refuse(name)
-            except OtherForm:
-                if not has_default:
-                    raise
+            if name in body:
+                try:
+                    given[name] = reader(body[name])
+                    continue
+                except OtherForm:
+                    pass
+            if not has_default:
+                _refuse(name)
         return kind(**given)
 
     return convert
@@ -116,11 +120,12 @@ def _has_default(field: Field[Any]) -> bool:
 
 def _array(kind: type) -> _Reader:
     readers = [_reader(hint) for hint in get_type_hints(kind).values()]
+    width = len(readers)
 
     def convert(body: Any) -> Any:
-        if not isinstance(body, list) or len(body) < len(readers):
+        if type(body) is not list or len(body) < width:
             _refuse(body)
-        return kind(*(reader(each) for reader, each in zip(readers, body, strict=False)))
+        return kind(*[reader(each) for reader, each in zip(readers, body)])  # noqa: B905
 
     return convert
 
@@ -140,10 +145,14 @@ def _many(reader: _Reader) -> _Reader:
     return convert
 
 
-def _mapping(key: type, reader: _Reader) -> _Reader:
+def _mapping(key: type, hint: Any) -> _Reader:
+    reader, plain = _reader(hint), {hint} if key is str and hint in _PLAIN else set()
+
     def convert(body: Any) -> dict[Any, Any]:
         if not isinstance(body, dict):
             _refuse(body)
+        if plain.issuperset(map(type, body.values())):
+            return body  # as it is: there may be many
         found = {}
         for name, each in body.items():
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cutline.common.causes import Cause
 from cutline.common.commands.kinds import Mode
@@ -21,8 +21,6 @@ from cutline.common.phases import DROPPED, QUARANTINED, Phase
 from cutline.common.waits import Wait
 
 ENUMERATOR, SPARK_WRITER = "enumerator", "spark_writer"
-Choice = Literal["accept", "overwrite"]
-"""What may become of the commits of others to a lake table."""
 
 
 class Mark(NamedTuple):
@@ -171,8 +169,8 @@ class Held:
     cause: Cause
     generation: int
     seen: str | None = None
-    choices: tuple[Choice, ...] = ()
-    chosen: Choice | None = None
+    choices: tuple[str, ...] = ()
+    chosen: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +275,7 @@ class PipelineStatus:
 
 
     def choice(self, table: str, choice: str, *, seen: str | None = None) -> str:
-        """Return the newest commit of others to a lake table that a person's choice (a `Choice`) is about. ConfigError
+        """Return the newest commit of others to a lake table that a person's choice is about. ConfigError
         if there is nothing to choose, or if the person has `seen` another one (None: the one in the status)."""
         held = self.spark_writer.quarantined.get(table)
         if held is None or not held.choices or held.seen is None:

@@ -14,7 +14,7 @@ Change a field together with `FORMAT`: other versions read it differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, NewType, TypeVar
 
@@ -25,7 +25,6 @@ from cutline.common.store.deltas import fold, since_of
 
 FORMAT = 4
 T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

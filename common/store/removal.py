@@ -53,7 +53,7 @@ class Removal:
         path = numbered("released", n)
         if bodies.put(self._folder, path, {"n": n, "command": command}):
             return True
-        return (bodies.get(self._folder, path) or {}).get("command") == command
+        return bool((bodies.get(self._folder, path) or {}).get("command") == command)
 
     def released(self) -> set[int]:
         """Return the numbers of these savepoints."""

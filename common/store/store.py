@@ -72,7 +72,6 @@ from cutline.common.store.records import (
 from cutline.common.store.removal import FILE_NAME, Removal, entry_body
 from cutline.common.store.staging_file import StagingFile
 
-K = TypeVar("K")
 V = TypeVar("V")
 _COPY_BYTES = 1 << 20
 _SCHEMAS_CACHED = 2048

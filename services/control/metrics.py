@@ -373,7 +373,7 @@ class Statuses:
                 self._put(metric, [pipeline, name], number_of(found[name]))
         if rest := [table for name, table in found.items() if name not in own]:
             for metric, number_of in _TABLE_GAUGES.items():
-                known = [number for table in rest if (number := number_of(table)) is not None]
+                known = [rows for table in rest if (rows := number_of(table)) is not None]
                 self._put(metric, [pipeline, OTHERS], sum(known) if known else None)
         for name, (files, size) in status.spark_writer.files.items():
             self._put("cutline_table_files", [pipeline, name], files)

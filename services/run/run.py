@@ -197,14 +197,14 @@ class Run:
         while not self._interrupts:
             asked = asyncio.create_task(_SOURCE.call(self._check))
             while not (await asyncio.wait([asked], timeout=LOOK_SECONDS))[0]:
-                self._view.update({}, notes=("waiting for the source and the store to answer",))
+                self._view.update(PipelineStatus(), notes=("waiting for the source and the store to answer",))
                 if self._woken.is_set():  # a server that hangs in a handshake would hold Ctrl-C up
                     asked.cancel()
                     return None
             try:
                 return asked.result()
             except Unavailable as error:
-                self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
+                self._view.update(PipelineStatus(), notes=(f"{error}; trying again in {pause:.0f} s",))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), pause)
             pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
@@ -236,7 +236,7 @@ class Run:
         """Show how much of Spark's jars is fetched; called while they are fetched, which an error raised here ends."""
         if self._interrupts:
             raise CutlineError("stopped while fetching Spark's jars", "the same command fetches them again")
-        self._view.update({}, notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
+        self._view.update(PipelineStatus(), notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
 
     def _interrupted(self) -> None:
         self._interrupts += 1

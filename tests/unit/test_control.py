@@ -374,7 +374,11 @@ async def test_a_method_that_a_path_lacks_is_405_and_names_those_it_has(
     assert "GET" in answer.headers["allow"]
 
 
-async def test_metrics_can_be_parsed_and_have_ages_in_seconds(api: httpx.AsyncClient) -> None:
+async def test_metrics_can_be_parsed_and_have_ages_in_seconds(
+    api: httpx.AsyncClient, registry: FakeRegistry
+) -> None:
+    for part in ("enumerator", "spark_writer"):
+        registry.parts[part]["at"] = time.time()
     answer = await api.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     samples = {

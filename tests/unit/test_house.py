@@ -126,8 +126,6 @@ LEFT: dict[str, dict[str, str]] = {
         "tests/integration/source/test_binlog.py": SPLIT,
         "tests/integration/source/test_chunk.py": SPLIT,
         "tests/integration/source/test_types.py": SPLIT,
-        "tests/support/mesh.py": SPLIT,
-        "tests/support/servers.py": SPLIT,
     },
     "twins": {},
     "name": {

@@ -24,8 +24,8 @@ from cutline.services.control.api.audit_log import FLUSH_SECONDS
 from cutline.services.control.api.roles import ROLES, Role
 from tests.support import records
 from tests.support.control_server import ControlServer
+from tests.support.databases import MariaDB
 from tests.support.mesh import waited
-from tests.support.servers import MariaDB
 
 CHECKS = (
     "not_a_server_error",

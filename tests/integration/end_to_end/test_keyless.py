@@ -10,9 +10,10 @@ from typing import Any
 
 from cutline.spark_writer import session
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from tests.support.databases import Database
+from tests.support.hammer import Hammer
 from tests.support.lakes import savepoint, writing
-from tests.support.mesh import Hammer, Mesh, Pipeline
-from tests.support.servers import Database
+from tests.support.mesh import Mesh, Pipeline
 
 FIRST = 200
 

@@ -22,10 +22,12 @@ import pytest
 
 from cutline.spark_writer import session
 from tests.conftest import FULL, skipped_where_missing
+from tests.support.databases import Database, MariaDB
+from tests.support.hammer import Hammer
+from tests.support.history import content
 from tests.support.lakes import InLake, compared, in_lake, savepoint, writing
-from tests.support.mesh import Hammer, Mesh, Pipeline, content
+from tests.support.mesh import Mesh, Pipeline
 from tests.support.schema_cases import BEFORE, CASES, CREATE, Case, rows
-from tests.support.servers import Database, MariaDB
 from tools.programs import program
 
 Fresh = Callable[[Database], str]

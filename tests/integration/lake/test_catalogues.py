@@ -29,9 +29,10 @@ from cutline.spark_writer.sinks.iceberg import catalogue, files, objects
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.conftest import started
 from tests.support import records
+from tests.support.databases import MariaDB
+from tests.support.lake_servers import S3, IcebergRest, PostgreSQL
 from tests.support.lakes import in_lake
 from tests.support.mesh import waited
-from tests.support.servers import S3, IcebergRest, MariaDB, PostgreSQL
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, options, order, schema, stock
 
 Make = Callable[..., SparkBench]

@@ -19,7 +19,7 @@ from cutline.common.status.pipeline_status import SPARK_WRITER, SparkWriterStatu
 from cutline.spark_writer import leading
 from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.leading import Replica
-from tests.support.servers import Redis
+from tests.support.redis_servers import Redis
 
 NAMES = ("crm", "log", "shop")
 

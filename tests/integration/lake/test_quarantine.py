@@ -30,8 +30,8 @@ from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
+from tests.support.databases import Database, MariaDB
 from tests.support.mesh import Mesh
-from tests.support.servers import Database, MariaDB
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, stock
 
 BAD, HEALTHY = U.table_id, T.table_id

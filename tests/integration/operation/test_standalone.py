@@ -21,7 +21,8 @@ from click.testing import CliRunner
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.store import Store
 from cutline.services.run import cli
-from tests.support.servers import Database, MariaDB, Redis
+from tests.support.databases import Database, MariaDB
+from tests.support.redis_servers import Redis
 
 ROOT = Path(__file__).resolve().parents[3]
 

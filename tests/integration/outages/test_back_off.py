@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.databases import CDC_PASSWORD, Database, MySQL
 from tests.support.mesh import Mesh
-from tests.support.servers import CDC_PASSWORD, Database, MySQL
 
 Fresh = Callable[[Database], str]
 REFUSALS = 10

@@ -14,8 +14,10 @@ import pytest
 
 from cutline.common.store.store import Store
 from tests.support.control_server import ControlServer
+from tests.support.databases import Database, MariaDB
+from tests.support.lake_servers import S3
 from tests.support.mesh import Mesh, Pipeline, waited
-from tests.support.servers import HOST, S3, Database, MariaDB
+from tests.support.server_process import HOST
 from tests.support.stalling import StallingWire
 
 Fresh = Callable[[Database], str]

@@ -14,9 +14,9 @@ import pytest
 
 from cutline.common.mesh.silence import LEADER_SECONDS
 from cutline.common.store.records import CheckpointEntry
+from tests.support.databases import Database, MariaDB
 from tests.support.mesh import Mesh, Pipeline, waited
 from tests.support.operator import command, done, outcome
-from tests.support.servers import Database, MariaDB
 
 Fresh = Callable[[Database], str]
 SLACK_SECONDS = 15.0

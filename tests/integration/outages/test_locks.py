@@ -17,8 +17,10 @@ from cutline.services.sources.mysql.connection import Source, ask, columns_of, c
 from cutline.services.sources.mysql.preflight import server_faults
 from cutline.services.sources.mysql.server import begin_reading, oldest_transaction_seconds
 from tests.conftest import started
-from tests.support.mesh import Mesh, Pipeline, connection, content, cuts, differences, waited
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, Pipeline, connection, waited
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 USER = f"{CDC_USER}@'%'"

@@ -15,8 +15,9 @@ from typing import Any, cast
 import pytest
 
 from cutline.common.store.records import CheckpointEntry
-from tests.support.mesh import Mesh, cuts
-from tests.support.servers import Database, MariaDB
+from tests.support.databases import Database, MariaDB
+from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 PIPELINES = 10

@@ -22,9 +22,9 @@ from typing import Literal, get_args
 import psutil
 import pytest
 
+from tests.support.databases import MariaDB
 from tests.support.mesh import Mesh, Pipeline, waited
 from tests.support.operator import command, done
-from tests.support.servers import MariaDB
 from tests.support.stalling import Handshake, StallingWire
 
 NEIGHBOURS = 8

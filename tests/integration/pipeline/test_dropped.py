@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.mesh import Mesh, Pipeline, content, cuts, differences
-from tests.support.servers import Database, MySQL
+from tests.support.databases import Database, MySQL
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, Pipeline
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 

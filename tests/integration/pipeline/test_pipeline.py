@@ -17,18 +17,10 @@ from cutline.common.store.records import CheckpointEntry
 from cutline.services.sources.mysql.server import flushed_position, identify
 from tests.conftest import started
 from tests.support.bank import Bank, Fresh
-from tests.support.mesh import (
-    Cut,
-    History,
-    Mesh,
-    Pipeline,
-    connection,
-    content,
-    cuts,
-    differences,
-    place,
-)
-from tests.support.servers import CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_USER, Database, MariaDB, MySQL
+from tests.support.history import History, content, differences
+from tests.support.mesh import Mesh, Pipeline, connection, place
+from tests.support.modelled_lake import Cut, cuts
 
 # --- a constant sum -----------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from cutline.common.status.pipeline_status import (
 from cutline.common.store.lives import Key, Life
 from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.pipelines import sweep_redis
-from tests.support.servers import Redis
+from tests.support.redis_servers import Redis
 
 KEY = Key("shop.0123456789ab")
 

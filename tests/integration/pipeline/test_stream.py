@@ -23,8 +23,10 @@ from cutline.common.positions import FilePosition
 from cutline.services.run import lake
 from cutline.services.sources.mysql.server import clock
 from tests.support.bank import Bank
-from tests.support.mesh import ROOT, Mesh, Pipeline, content, cuts, differences, flushed, judge, waited
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.history import content, differences, flushed, judge
+from tests.support.mesh import ROOT, Mesh, Pipeline, waited
+from tests.support.modelled_lake import cuts
 from tests.support.sources import connected, here, prepare
 
 Fresh = Callable[[Database], str]

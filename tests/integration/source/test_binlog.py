@@ -31,7 +31,7 @@ from cutline.services.sources.mysql.server import (
     first_position,
 )
 from tests.conftest import started
-from tests.support.servers import Database, MariaDB, MySQL
+from tests.support.databases import Database, MariaDB, MySQL
 from tests.support.sources import by_tls, connected, here, prepare
 from tests.support.streams import DEADLINE_SECONDS, FollowingCursor, route, stream, transaction
 

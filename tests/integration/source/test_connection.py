@@ -23,8 +23,9 @@ from cutline.services.sources.mysql.hosts import Hosts
 from tests.conftest import started
 from tests.integration.pipeline.test_stream import shown
 from tests.support.certificates import Authority
-from tests.support.mesh import Mesh, content, differences, waited
-from tests.support.servers import CDC_PASSWORD, Database, MariaDB, MySQL, mysql_system
+from tests.support.databases import CDC_PASSWORD, Database, MariaDB, MySQL, mysql_system
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, waited
 from tests.support.sources import here
 
 Fresh = Callable[[Database], str]

@@ -14,8 +14,8 @@ from cutline.common.errors import SourceLost
 from cutline.common.positions import High
 from cutline.common.schema import TABLE
 from tests.conftest import started
+from tests.support.databases import Database, MariaDB, MySQL
 from tests.support.mesh import Mesh
-from tests.support.servers import Database, MariaDB, MySQL
 from tests.support.sources import here
 from tests.support.streams import FollowingCursor, stream
 

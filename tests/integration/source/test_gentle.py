@@ -21,8 +21,11 @@ from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.preflight import server_faults
 from cutline.services.sources.mysql.server import current_position, identify, variables
-from tests.support.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge, waited
-from tests.support.servers import Database, MariaDB, MySQL
+from tests.support.databases import Database, MariaDB, MySQL
+from tests.support.hammer import Hammer
+from tests.support.history import History, content, differences, judge
+from tests.support.mesh import Mesh, Pipeline, waited
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 

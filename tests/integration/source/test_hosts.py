@@ -20,8 +20,9 @@ from cutline.services.sources.mysql.hosts import Hosts
 from tests.integration.pipeline.test_stream import content_or_none, shown
 from tests.integration.source.test_gentle import follow
 from tests.support.bank import Bank
-from tests.support.mesh import Mesh, Pipeline, content, differences, waited
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, Pipeline, waited
 from tests.support.sources import here
 
 DEAD = "127.0.0.1:1"

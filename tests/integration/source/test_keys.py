@@ -29,7 +29,7 @@ from cutline.services.sources.mysql.kept import KeptConnection
 from cutline.services.sources.mysql.keys import next_bound
 from cutline.services.sources.mysql.watermark import fold
 from tests.conftest import FULL
-from tests.support.servers import Database
+from tests.support.databases import Database
 from tests.support.sources import connected, here, rows_of, source_of
 from tests.support.streams import Content, as_text, follow
 

@@ -43,7 +43,7 @@ from cutline.services.sources.mysql.server import (
     xa_prepared,
     xa_prepares,
 )
-from tests.support.servers import Database, MariaDB, MySQL
+from tests.support.databases import Database, MariaDB, MySQL
 from tests.support.sources import connected
 
 # --- connections and errors -------------------------------------------------------------------------------------------

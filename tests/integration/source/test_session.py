@@ -17,8 +17,11 @@ from cutline.services.sources.mysql import session
 from cutline.services.sources.mysql.catalogue import list_tables
 from cutline.services.sources.mysql.connection import Source, ask, connect
 from tests.conftest import started
-from tests.support.mesh import Hammer, Mesh, content, cuts, differences
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.hammer import Hammer
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
 
 BOTH = {
     "autocommit": "0",

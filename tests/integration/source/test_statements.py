@@ -6,8 +6,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from tests.support.mesh import Mesh, content, cuts, differences
-from tests.support.servers import Database
+from tests.support.databases import Database
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 CHECKSUMS = """

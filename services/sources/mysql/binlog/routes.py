@@ -331,7 +331,7 @@ class Routes:
         self._refused[table.table_id] = scanner.fault_seq
         reason = Cause(Code.UNREADABLE, misfit) if misfit else _unread(scanner.error)
         cause = self._cannot_follow(table.table_id, reason)
-        kind = GenerationEnded if misfit and self._outdated(table) else TableUnreadable
+        kind: type[TableFault] = GenerationEnded if misfit and self._outdated(table) else TableUnreadable
         self.fault(kind, table.table_id, cause)
 
     def _cannot_follow(self, table_id: str, reason: Cause) -> Cause:
