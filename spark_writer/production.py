@@ -40,7 +40,7 @@ class Spark:
     def check(self) -> None:
         """See `Engine`."""
         try:
-            ended = self._session.sparkContext._jsc.sc().isStopped()  # type: ignore[attr-defined]
+            ended = self._session.sparkContext._jsc.sc().isStopped()
         except Exception as error:
             raise Unavailable(f"Spark's JVM does not answer ({first_line(error)})", "starting again") from error
         if ended:
