@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cutline.common.errors import Loss
 from cutline.common.limits import UNLIMITED, Limits
@@ -15,7 +15,11 @@ from cutline.common.mesh.silence import Silence
 from cutline.common.store.store import PipelineStore
 from cutline.services.enumerator.leader import Leader
 from cutline.services.sources.mysql.watermark import Commits
+from tests.simulation.mesh.files import OpenFiles
 from tests.simulation.mesh.probe import Probe
+
+if TYPE_CHECKING:
+    from tests.simulation.mesh.driven import Driven
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class SimulatedService:
     effects: deque[tuple[Any, Effect]] = field(default_factory=deque)
     blocked: bool = False
     busy: bool = False
+    driven: Driven | None = None  # it runs the real driver
     # a member's
     name: str = ""
     epoch: int = 0
@@ -68,7 +73,6 @@ class SimulatedService:
     chunk: Any = None
     limits: Limits = UNLIMITED
     dumps: dict[str, SimulatedDump] = field(default_factory=dict)
-    open: dict[Any, list[Any]] = field(default_factory=dict)
+    files: OpenFiles | None = None  # a writer's
     # a leader's
     leader: Leader | None = None
-    held_seen: float = -100.0
