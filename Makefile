@@ -19,6 +19,7 @@
 #                   inputs for the decoders, both acceptances, and unit and integration tests on an empty Debian 13; takes hours:
 #                   PART=1/5 to PART=5/5 run a part of it each, in at most 45 minutes once its programs are built
 #   make map        docs/folders.md, from the first sentence of each file
+#   make causes     docs/causes.md, from common/causes.py
 #   make manifests  k8s/*.yaml for those without Helm, from k8s/chart (needs Helm, which the first use builds in some minutes)
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
@@ -53,7 +54,7 @@ SUITES := tests/browser tests/integration tests/simulation tests/unit
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests map wheels clean \
+.PHONY: setup check audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests map causes wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -170,8 +171,8 @@ jars: debian $(VENV)/.built
 
 servers: $(VENV)/.servers
 
-$(VENV)/.servers: $(VENV)/.packages tests/support/servers.py | debian $(VENV)/.built
-	@$(PY) -m tests.support.servers >&2
+$(VENV)/.servers: $(VENV)/.packages tests/support/databases.py tools/builds.py | debian $(VENV)/.built
+	@$(PY) -m tools.prepare >&2
 	@touch $@
 
 # ---- what CI and developers run ------------------------------------------------------------------------------------
@@ -275,6 +276,9 @@ manifests: $(VENV)/.built $(VENV)/.extra-full
 
 map: $(VENV)/.packages
 	@$(PY) -m tools.folder_map
+
+causes: $(VENV)/.packages
+	@$(PY) -m tools.cause_list
 
 # A wheel that auditwheel takes has compiled modules, and runs on every Linux of its manylinux version or newer.
 wheels: $(VENV)/.extra-wheels

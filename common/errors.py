@@ -14,39 +14,67 @@
 | `NoRoom`, an Unavailable | frees Redis of its own data that it no longer needs |
 | `ServerIdTaken`, an Unavailable | takes another server id, unless the pipeline file sets one |
 
-A library's error becomes one of these where Cutline calls the library (`raise ... from error`). A message is one
-sentence: what happened, to what, what to do.
+A library's error becomes one of these where Cutline calls the library (`raise ... from error`). Each carries a `Cause`
+(common/causes.py), which reports, records, status and API pass on as it is.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import ClassVar, Self
+
+from cutline.common.causes import Cause, Code, joined
 
 
 class CutlineError(Exception):
-    """Root of the tree: the errors that Cutline expects. A service reports any other exception as a bug of Cutline."""
+    """Root of the tree: the errors that Cutline expects. A service reports any other exception as a bug of Cutline.
+
+    `code` is that of causes that are raised as a sentence, of each class.
+    """
+
+    code: ClassVar[Code] = Code.OTHER
+
+    def __init__(self, cause: Cause | str, remedy: str = "") -> None:
+        """Take the cause, or its sentence and remedy."""
+        self.cause = cause if isinstance(cause, Cause) else Cause(self.code, cause, remedy)
+        super().__init__(str(self.cause))
 
 
 class ProtocolError(CutlineError):
     """A rule between Cutline's own parts is broken; going on could lose or duplicate rows."""
 
+    code = Code.PROTOCOL
+
 
 class ConfigError(CutlineError):
     """The configuration is wrong, or does not allow a request.
 
-    `faults` holds every fault found, one sentence each, so that a person can correct them all at once.
+    `faults` holds every fault found, so that a person can correct them all at once.
     """
 
-    def __init__(self, *faults: str) -> None:
-        """Take one or more faults, each one sentence with its remedy."""
-        super().__init__("; ".join(faults))
-        self.faults: tuple[str, ...] = faults
+    code = Code.CONFIGURATION
+
+    def __init__(self, cause: Cause | str, remedy: str = "") -> None:
+        """Take the only fault: a cause, or its sentence and remedy."""
+        super().__init__(cause, remedy)
+        self.faults: tuple[Cause, ...] = (self.cause,)
+
+    @classmethod
+    def several(cls, faults: Iterable[Cause]) -> Self:
+        """The error for at least one fault."""
+        found = tuple(faults)
+        error = cls(joined(found))
+        error.faults = found
+        return error
 
 
 class SourceRefused(ConfigError):
     """The source refused the connection, or its certificate was refused: a person must change an account, a password,
     a certificate or the settings of TLS. A running pipeline waits for that."""
+
+    code = Code.REFUSED
 
 
 class SourceLost(CutlineError):
@@ -55,10 +83,9 @@ class SourceLost(CutlineError):
     `table` is the table ("db.table") to quarantine, or None for the whole source.
     """
 
-    def __init__(self, cause: str, table: str | None = None) -> None:
-        """Take the cause (one sentence with the remedy) and the table that it concerns."""
+    def __init__(self, cause: Cause, table: str | None = None) -> None:
+        """Take the cause and the table that it concerns."""
         super().__init__(cause)
-        self.cause = cause
         self.table = table
 
 
@@ -93,12 +120,14 @@ class NoTable(NextGeneration):
 class Unavailable(CutlineError):
     """An outside system did not answer; the same call may succeed later."""
 
+    code = Code.UNAVAILABLE
+
 
 class TableLocked(Unavailable):
     """Another session at the source holds a lock on a table, so it can't be read now; other tables can."""
 
-    def __init__(self, cause: str, table: str) -> None:
-        """Take the cause (one sentence with the remedy) and the table that it concerns."""
+    def __init__(self, cause: Cause, table: str) -> None:
+        """Take the cause and the table that it concerns."""
         super().__init__(cause)
         self.table = table
 
@@ -106,9 +135,13 @@ class TableLocked(Unavailable):
 class NoRoom(Unavailable):
     """Redis is at its limit (`maxmemory`) and refuses commands that may need more memory; others still work."""
 
+    code = Code.REDIS_FULL
+
 
 class ServerIdTaken(Unavailable):
     """Another client reads the binlog with our server id, so the server closed our connection."""
+
+    code = Code.SERVER_ID
 
 
 def redacted(url: str) -> str:

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, total_ordering
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, SourceLost
 from cutline.common.gtids import GtidSet, MariaGtid, parse_gtids
 
@@ -55,8 +56,11 @@ class FilePosition:
         (base, number), (other_base, other_number) = _numbered(self.file), _numbered(other.file)
         if base != other_base:
             raise Renamed(
-                f"{self.file} and {other.file} don't compare: the base name of the binlog (log_bin) changed; restore"
-                " it, or read the tables again from a new snapshot"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"{self.file} and {other.file} don't compare: the base name of the binlog (log_bin) changed",
+                    "restore it, or read the tables again from a new snapshot",
+                )
             )
         return (number, self.offset) < (other_number, other.offset)
 
@@ -152,8 +156,12 @@ class Position:
         mine, theirs = self.executed, other.executed
         if mine is None or theirs is None:
             raise SourceLost(
-                f"The source changed from server {other.server} to {self.server} and their positions have"
-                " no GTIDs to compare by; start the tables again from a new snapshot"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The source changed from server {other.server} to {self.server} and their positions have no GTIDs"
+                    " to compare by",
+                    "start the tables again from a new snapshot",
+                )
             )
         if mine == theirs:
             return self.rows >= other.rows
@@ -162,8 +170,12 @@ class Position:
         if _within(mine, theirs):
             return False
         raise SourceLost(
-            f"The histories of servers {other.server} and {self.server} have parted: neither of {theirs} and {mine}"
-            " contains the other; point the pipeline at the right server, or start the tables again"
+            Cause(
+                Code.OTHER_SERVER,
+                f"The histories of servers {other.server} and {self.server} have parted: neither of {theirs} and {mine}"
+                " contains the other",
+                "point the pipeline at the right server, or start the tables again",
+            )
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -220,8 +232,12 @@ class Stop:
             return wanted is not None and taken is not None and _within(wanted, taken)
         if self.file:
             raise SourceLost(
-                f"The stop is at {self.file}:{self.offset} of server {self.server}, and the source is now"
-                f" {position.server}; name the stop by GTIDs or by a timestamp"
+                Cause(
+                    Code.PLACE,
+                    f"The stop is at {self.file}:{self.offset} of server {self.server}, and the source is now"
+                    f" {position.server}",
+                    "name the stop by GTIDs or by a timestamp",
+                )
             )
         return False
 
@@ -252,8 +268,11 @@ def _within(inner: GtidSet | MariaGtid, outer: GtidSet | MariaGtid) -> bool:
 def _one_history(mine: str, theirs: str) -> None:
     if mine != theirs:
         raise NextGeneration(
-            f"A watermark of server {mine} can't be compared with server {theirs}: the source changed;"
-            " the table starts its next generation"
+            Cause(
+                Code.OTHER_SERVER,
+                f"A watermark of server {mine} can't be compared with server {theirs}: the source changed, so the table"
+                " starts its next generation",
+            )
         )
 
 

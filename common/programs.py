@@ -72,8 +72,8 @@ def java() -> Program:
             path = Path(known["java.home"]) / "bin" / "java"
         return Program(path=path, version=known["java.version"], where=where)
     raise ConfigError(
-        f"Spark needs Java {OLDEST_JAVA} to {NEWEST_JAVA}, and {_and(unfit) or 'this machine has none'}; install one "
-        f"(on Debian the package default-jre-headless) and set JAVA_HOME to it, or {EMBEDDED}"
+        f"Spark needs Java {OLDEST_JAVA} to {NEWEST_JAVA}, and {_and(unfit) or 'this machine has none'}",
+        f"install one (on Debian the package default-jre-headless) and set JAVA_HOME to it, or {EMBEDDED}",
     )
 
 
@@ -139,8 +139,8 @@ def _put(path: Path, data: bytes, mode: int = 0o644) -> None:
         with suppress(OSError):
             fresh.unlink()
         raise ConfigError(
-            f"the cache folder {path.parent} can't be written ({error.strerror}); give this user the right to it, or "
-            "set CUTLINE_CACHE to another folder"
+            f"the cache folder {path.parent} can't be written ({error.strerror})",
+            "give this user the right to it, or set CUTLINE_CACHE to another folder",
         ) from error
 
 
@@ -161,8 +161,8 @@ def redis() -> Program:
         unfit.append(f"{where} is {version[0].removeprefix('v=') if version else 'of an unknown version'}")
     oldest = ".".join(map(str, OLDEST_REDIS))
     raise ConfigError(
-        f"the mesh needs Redis {oldest} or newer, or Valkey, and {_and(unfit) or 'this machine has none'}; install one "
-        f"(on Debian the package redis-server), or set CUTLINE_REDIS_URL, or {EMBEDDED}"
+        f"the mesh needs Redis {oldest} or newer, or Valkey, and {_and(unfit) or 'this machine has none'}",
+        f"install one (on Debian the package redis-server), or set CUTLINE_REDIS_URL, or {EMBEDDED}",
     )
 
 

@@ -27,7 +27,7 @@ Every Arrow field is nullable, also for NOT NULL columns: zero dates and the row
 Field ids are Iceberg's: 1..n over the columns, then one for the element of each VECTOR (Iceberg's own order for a new
 table), and the next free id for each later column. They never change and are never reused.
 
-Change together with: decode/row_plan.py, binlog/ddl.py and binlog/sql.py in services/sources/mysql,
+Change together with: decode/row_plan.py, binlog/alter.py and binlog/sql.py in services/sources/mysql,
 spark_writer/sinks/iceberg/columns.py (DDL).
 """
 
@@ -44,6 +44,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
 
 FIELD_ID = b"PARQUET:field_id"
@@ -145,7 +146,7 @@ def arrow_type(mysql_type: str) -> pa.DataType:
     try:
         kind = parse_type(mysql_type)
     except ValueError as error:
-        raise SourceLost(f"The column type {mysql_type} is not supported; leave the table out of the list") from error
+        raise SourceLost(_unsupported(mysql_type, "leave the table out of the list")) from error
     base = kind.base
     if base in _INTEGERS:
         if base == "bigint" and kind.unsigned:
@@ -171,10 +172,12 @@ def arrow_type(mysql_type: str) -> pa.DataType:
         "vector": pa.list_(pa.float32()),
     }
     if base not in simple:
-        raise SourceLost(
-            f"The column type {mysql_type} is not supported; change its type or leave the table out of the list"
-        )
+        raise SourceLost(_unsupported(mysql_type, "change its type or leave the table out of the list"))
     return simple[base]
+
+
+def _unsupported(mysql_type: str, remedy: str) -> Cause:
+    return Cause(Code.UNSUPPORTED, f"The column type {mysql_type} is not supported", remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +271,8 @@ class TableSchema:
             try:
                 fields.append(self.field(column))
             except SourceLost as error:
-                raise SourceLost(f"Column {column.name} of {self.table_id}: {error.cause}", self.table_id) from error
+                cause = error.cause.before(f"Column {column.name} of {self.table_id}: ")
+                raise SourceLost(cause, self.table_id) from error
         return pa.schema(fields)
 
     @cached_property
@@ -309,11 +313,13 @@ class TableSchema:
             return column.arrow.with_type(pa.bool_())
         return column.arrow.with_type(pa.int64()) if self.is_long(column) else column.arrow
 
-    def too_large(self, column: Column) -> str:
+    def too_large(self, column: Column) -> Cause:
         """The cause of a quarantine: a column that `is_long` has a value of 2^63 or more."""
-        return (
+        return Cause(
+            Code.VALUE,
             f"{self.table_id} has a value of 2^63 or more in its column {column.name}, which values.bigint_unsigned:"
-            " long can't hold; correct those rows, or copy the table by a pipeline with bigint_unsigned: decimal"
+            " long can't hold",
+            "correct those rows, or copy the table by a pipeline with bigint_unsigned: decimal",
         )
 
     @property

@@ -55,6 +55,6 @@ def _room() -> Iterator[None]:
         yield
     except OSError as error:
         raise Unavailable(
-            f"rows that are too many for memory can't be written to the folder for temporary files: {error};"
-            " free some space, or set TMPDIR to another folder"
+            f"rows that are too many for memory can't be written to the folder for temporary files: {error}",
+            "free some space, or set TMPDIR to another folder",
         ) from error

@@ -29,8 +29,7 @@ def table_id_of(database: str, table: str) -> str:
 def split_table_id(table_id: str) -> tuple[str, str]:
     """Database and table of an id: the inverse of `table_id_of`.
 
-    ConfigError for any other text. Stores of the first versions of Cutline, which quoted no name, may have it: their
-    rows may be those of several tables.
+    ConfigError for any other text.
     """
     try:
         names = split_names(table_id)
@@ -39,15 +38,9 @@ def split_table_id(table_id: str) -> tuple[str, str]:
     if len(names) == 2 and table_id_of(*names) == table_id:
         return names[0], names[1]
     raise ConfigError(
-        f"{table_id!r} is not the id of a table, as an older Cutline wrote it if a name has a dot, and more than one"
-        " table may be meant; give the pipeline another name and warehouse, and its tables are copied again"
+        f"{table_id!r} is not the id of a table",
+        "write it with its database, as shop.orders, and a name with a dot in backticks, as `my.db`.t",
     )
-
-
-def check_ids(tables: Iterable[str]) -> None:
-    """Raise the ConfigError of `split_table_id` if one of these is no id."""
-    for each in tables:
-        split_table_id(each)
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -91,14 +84,14 @@ def meant(text: str, known: Iterable[str]) -> str:
     try:
         candidates = spellings(text)
     except ValueError as error:
-        raise ConfigError(f"{error}; write a table as shop.orders, or `my.db`.t") from error
+        raise ConfigError(f"{error}", "write a table as shop.orders, or `my.db`.t") from error
     if not candidates:
-        raise ConfigError(f"{text!r} is not a table; write it with its database, as shop.orders")
+        raise ConfigError(f"{text!r} is not a table", "write it with its database, as shop.orders")
     if len(candidates) > 1:
         existing = set(known)
         candidates = [each for each in candidates if each in existing] or candidates
     if len(candidates) > 1:
-        raise ConfigError(f"{text} is ambiguous, since a name has a dot; write {' or '.join(candidates)}")
+        raise ConfigError(f"{text} is ambiguous, since a name has a dot", f"write {' or '.join(candidates)}")
     return candidates[0]
 
 

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         works, sentence = threads.run(examine(Environment.read(), live="--live" in arguments))
     except ConfigError as error:
-        works, sentence = False, "; ".join(error.faults)
+        works, sentence = False, "; ".join(map(str, error.faults))
     except CutlineError as error:
         works, sentence = False, str(error)
     print(sentence)

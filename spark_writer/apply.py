@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause, Code
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.journal.batches import Batch, next_batch
@@ -77,6 +78,8 @@ LIGHT_ROWS = 200_000
 """Tables of which so many rows must be read or written are as many at once as there are cores, for their memory."""
 Plan = list[TableStep]
 """The steps of one table, in order; at least one."""
+
+_LEFT_OUT = Cause(Code.FOREIGN_COMMIT, "others committed to the lake table")
 
 
 class Incarnation:
@@ -349,7 +352,7 @@ class Incarnation:
             if theirs is None or theirs.main is None or work is None:
                 pass
             elif theirs.chosen == ACCEPT or work.generation == tables[table_id].generation:
-                since = Quarantine(cause="", generation=tables[table_id].generation, applied=n)
+                since = Quarantine(cause=_LEFT_OUT, generation=tables[table_id].generation, applied=n)
                 plan = self._catch_up({table_id: since}, batch)[table_id]
                 if plan:
                     plans[table_id], bases[table_id] = plan, replace(work, snapshot_id=theirs.main)
@@ -385,7 +388,7 @@ class Incarnation:
         table.check_writable()
         head = done.snapshot_id if done is not None else None
         if head is not None and not table.has_snapshot(head):
-            raise TableFault(snapshot_lost(step.table_id), lost=True)
+            raise snapshot_lost(step.table_id)
         new_generation = done is None or done.generation != step.generation
         if new_generation:
             table.begin_generation(step.schema, step.generation)
@@ -484,11 +487,11 @@ class Incarnation:
         between = [slot for slot in self._journal.chain.after(before) if slot < record.n]
         if any(self._store.publication(slot) is not None for slot in between):
             # A table that this record does not show at its own cut would fall back behind those publications.
-            raise Unavailable(f"another Spark writer has published up to {record.n}; starting again after it")
+            raise Unavailable(f"another Spark writer has published up to {record.n}", "starting again after it")
         if self._store.deleting() or self._store.has_ended():
-            raise Unavailable(f"pipeline {self._store.name} is deleted; publication {record.n} is not made")
+            raise Unavailable(f"pipeline {self._store.name} is deleted", f"publication {record.n} is not made")
         if not self._store.publish(record):
-            raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
+            raise Unavailable(f"publication {record.n} was made by another Spark writer", "starting again after it")
         self._reached("published")
         if record.source_time is not None:
             progress.measures.observe("commit_to_publication", max(0.0, record.published_at - record.source_time))
@@ -571,7 +574,7 @@ class Incarnation:
                 )
         self._reached("shown")
         if not all(moved for _, moved in shown):
-            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {progress.w}); starting again")
+            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {progress.w})", "starting again")
         self._publications.write(record, before, self._left_behind() if before is None else ())
         self._reached("recorded")
         self._shown = record

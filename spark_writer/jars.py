@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cutline.common import programs
+from cutline.common.causes import Cause, Code
 from cutline.common.config.environment import Environment, cache_folder
 from cutline.common.errors import ConfigError, Unavailable
 
@@ -93,12 +94,13 @@ def missing(target: Path, extras: Collection[str] = ()) -> tuple[Jar, ...]:
     return tuple(jar for jar in wanted_with(extras) if not jar.is_in(target))
 
 
-def describe_missing(target: Path, jars: Collection[Jar]) -> str:
-    """Return a sentence for jars that a folder lacks, with the remedy."""
+def describe_missing(target: Path, jars: Collection[Jar]) -> Cause:
+    """Return the cause for jars that a folder lacks."""
     options = "".join(f" --with {extra}" for extra in sorted({jar.extra for jar in jars if jar.extra is not None}))
-    return (
-        f"the folder {target} lacks an intact {_names(jars)}; run `cutline setup{options}` to fetch it, or set"
-        " CUTLINE_SPARK_JARS to a folder that has it"
+    return Cause(
+        Code.CONFIGURATION,
+        f"the folder {target} lacks an intact {_names(jars)}",
+        f"run `cutline setup{options}` to fetch it, or set CUTLINE_SPARK_JARS to a folder that has it",
     )
 
 
@@ -150,8 +152,9 @@ def fetch(
                     (Path(fresh) / "jars" / _ivy_name(jar)).replace(Path(fresh) / jar.file)
                     if not jar.is_in(Path(fresh)):
                         raise Unavailable(
-                            f"{jar.coordinates} was fetched but is not the file that Cutline was tested with (SHA-256 "
-                            f"{jar.sha256}); try again, or name another repository"
+                            f"{jar.coordinates} was fetched but is not the file that Cutline was tested with (SHA-256"
+                            f" {jar.sha256})",
+                            "try again, or name another repository",
                         )
                 for jar in lacking:
                     (Path(fresh) / jar.file).replace(target / jar.file)
@@ -164,8 +167,8 @@ def _writable(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(
-            f"the folder {target} can't be written ({error.strerror}); give this user write permission to it, or set "
-            "CUTLINE_CACHE to another folder"
+            f"the folder {target} can't be written ({error.strerror})",
+            "give this user write permission to it, or set CUTLINE_CACHE to another folder",
         ) from error
 
 
@@ -239,19 +242,21 @@ def _size(path: Path) -> int:
     return size
 
 
-def _full(target: Path, needed: int) -> str:
+def _full(target: Path, needed: int) -> Cause:
     free = shutil.disk_usage(target).free
-    return (
-        f"the disk of {target} is too full for Spark's jars ({free >> 20} MiB free, {needed >> 20} MiB needed); free "
-        "some space, or set CUTLINE_CACHE to a folder on another disk"
+    return Cause(
+        Code.CONFIGURATION,
+        f"the disk of {target} is too full for Spark's jars ({free >> 20} MiB free, {needed >> 20} MiB needed)",
+        "free some space, or set CUTLINE_CACHE to a folder on another disk",
     )
 
 
-def _unfetched(lacking: tuple[Jar, ...], target: Path, why: str) -> str:
-    return (
-        f"Spark's jars could not be fetched ({why}); check the network, the proxy and the certificates that Java"
-        " trusts, name a mirror (`cutline setup` takes --repository and --ivy-settings), or put"
-        f" {_names(lacking)} into {target} by hand"
+def _unfetched(lacking: tuple[Jar, ...], target: Path, why: str) -> Cause:
+    return Cause(
+        Code.UNAVAILABLE,
+        f"Spark's jars could not be fetched ({why})",
+        "check the network, the proxy and the certificates that Java trusts, name a mirror (`cutline setup` takes"
+        f" --repository and --ivy-settings), or put {_names(lacking)} into {target} by hand",
     )
 
 

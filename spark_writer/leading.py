@@ -38,7 +38,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 from redis.asyncio import Redis
 
@@ -48,7 +47,7 @@ from cutline.common.mesh.lease import Lease, lease_name, owners, renew
 from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.usage import Usage
-from cutline.common.status.parts import SPARK_WRITER, SparkWriterStatus
+from cutline.common.status.pipeline_status import SPARK_WRITER, SparkWriterStatus
 from cutline.common.store.lives import Key, name_of
 from cutline.spark_writer.serve import Lead
 from cutline.spark_writer.shares import shared
@@ -88,7 +87,7 @@ class Replica:
         self._pipelines: tuple[Key, ...] | None = None
         self._served_at = 0.0
         self._leads: dict[Key, Lead] = {}
-        self._shown: dict[Key, tuple[Mapping[str, Any] | None, float]] = {}
+        self._shown: dict[Key, tuple[SparkWriterStatus | None, float]] = {}
         self._given: dict[Key, set[bytes]] = {}  # the requests that a lead's thread has got
         self._free: set[Key] = set()
         self._settled_at = self._keeps_until = float("-inf")

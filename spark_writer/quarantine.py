@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import CutlineError
 from cutline.common.store.records import Quarantine
 from cutline.spark_writer.java_errors import first_line
@@ -21,6 +22,7 @@ from cutline.spark_writer.sinks.iceberg.table import TableFault
 
 logger = logging.getLogger("cutline.spark_writer")
 _MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "ENOMEM", "EMFILE", "ENFILE", "EROFS")}
+_REPAIR = "mend the lake table (or drop it, and it is read again) and retry it"
 _MACHINE_IN_JAVA = re.compile(
     r"No space left on device|Disk quota exceeded|disk is full|Too many open files|java\.lang\.OutOfMemoryError"
     r"|SparkContext (was|has been) (shut down|stopped)|stopped SparkContext"
@@ -52,12 +54,7 @@ def quarantine(
     if isinstance(error, TableFault) and error.lost:
         progress.work.pop(table_id, None)
         applied = None
-    if isinstance(error, CutlineError | OSError):
-        cause = str(error).splitlines()[0]
-    else:
-        cause = f"{type(error).__name__}: {first_line(error)}"
-    if not isinstance(error, TableFault):
-        cause = f"{cause}; mend the lake table (or drop it, and it is read again) and retry it"
+    cause = _cause(error)
     known = progress.quarantined.get(table_id)
     progress.quarantined[table_id] = Quarantine(cause=cause, generation=generation, applied=applied)
     if known is None or known.cause != cause:
@@ -67,8 +64,20 @@ def quarantine(
             table_id,
             cause,
             exc_info=None if isinstance(error, CutlineError) else error,
-            extra={"table": table_id, "cause": cause},
+            extra={"table": table_id, "cause": str(cause)},
         )
+
+
+def _cause(error: Exception) -> Cause:
+    if isinstance(error, TableFault):
+        return error.cause
+    if isinstance(error, CutlineError):
+        cause = replace(error.cause, code=Code.LAKE)
+    elif isinstance(error, OSError):
+        cause = Cause(Code.LAKE, str(error).splitlines()[0])
+    else:
+        cause = Cause(Code.LAKE, f"{type(error).__name__}: {first_line(error)}")
+    return cause.advised(_REPAIR)
 
 
 def read_again(progress: Progress, lake: Lake, table_id: str) -> None:
@@ -77,9 +86,10 @@ def read_again(progress: Progress, lake: Lake, table_id: str) -> None:
     try:
         lake.load(table_id)
     except TableFault as error:
-        progress.quarantined[table_id] = replace(held, cause=str(error))
+        progress.quarantined[table_id] = replace(held, cause=error.cause)
         return
-    cause = f"the staged files that are left can't complete {table_id}; it is being read again from the source"
+    sentence = f"the staged files that are left can't complete {table_id}, so it is being read again from the source"
+    cause = Cause(Code.LAKE, sentence)
     progress.quarantined[table_id] = replace(held, cause=cause, applied=None)
     progress.work.pop(table_id, None)
     progress.read_again[table_id] = held.generation

@@ -15,7 +15,8 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.store.records import Publication, PublishedTable, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import Publication, PublishedTable
 
 DAY_SECONDS = 86400
 

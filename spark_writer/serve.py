@@ -18,11 +18,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
+from cutline.common.commands.kinds import ReadTableAgain
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
-from cutline.common.status.parts import Failure, Held, SparkWriterStatus
+from cutline.common.mesh.presence import RequestKind
+from cutline.common.status.pipeline_status import Failure, Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK as SPARK_TAKES
 from cutline.common.store.lives import Key, Life, name_of
 from cutline.common.store.records import EpochEntry
@@ -162,14 +165,14 @@ def _check(spark: Any) -> None:
     try:
         ended = spark.sparkContext._jsc.sc().isStopped()
     except Exception as error:
-        raise Unavailable(f"Spark's JVM does not answer ({first_line(error)}); starting again") from error
+        raise Unavailable(f"Spark's JVM does not answer ({first_line(error)})", "starting again") from error
     if ended:
-        raise Unavailable("Spark has stopped; starting again")
+        raise Unavailable("Spark has stopped", "starting again")
 
 
 def owner_of(life: Life, config: PipelineConfig) -> Owner:
     """A life of a pipeline as its lake knows it."""
-    return Owner(name=life.name, id=life.id, carried_over=life.carried_over, adopts=config.sink.adopt)
+    return Owner(name=life.name, id=life.id, adopts=config.sink.adopt)
 
 
 def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) -> PipelineApplier:
@@ -178,9 +181,9 @@ def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) ->
     def open_lake(version: int) -> tuple[Lake, PipelineConfig]:
         definition = pipeline.definition(version)
         if definition is None:
-            raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
+            raise ConfigError(f"the definition of pipeline {name} is gone from the store", "run `cutline run` again")
         if faults := catalogue.faults(definition["sink"], store_url):
-            raise ConfigError(*faults)
+            raise ConfigError.several(faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(spark, definition["sink"])
         owner, sink = owner_of(pipeline.life, config), config.sink
@@ -293,10 +296,10 @@ class PipelineApplier:
             request: Any = None
             try:
                 request = json.loads(body)
-                kind, n = request["kind"], request.get("command")
+                kind, n = RequestKind(request["kind"]), request.get("command")
                 if n is not None and (taker := self._store.commands.take(n, SPARK_TAKES)) != SPARK_TAKES:
                     raise ConfigError(f"command {n} was withdrawn: {taker}")
-                if kind == "lake":
+                if kind == RequestKind.CHOOSE:
                     incarnation.choose(request["table"], request["choice"], request["seen"])
                 else:
                     incarnation.retry(request.get("table"))
@@ -322,9 +325,9 @@ class PipelineApplier:
             if now < again_at or (n and commands.get(n) is not None and commands.outcome(n) is None):
                 continue
             state = rules.state(commands.orders().mode, halted=False, ended=False)
-            if self._lead.is_sure() and rules.refusal("read_table_again", state) is None:
-                asked = {"table": table, "generation": generation}
-                n = commands.add("read_table_again", asked, by="the Spark writer", now=self._clock()).n
+            wish = ReadTableAgain(table=table, generation=generation)
+            if self._lead.is_sure() and wish.refusal(state) is None:
+                n = commands.add(wish.kind, wish.arguments(), by="the Spark writer", now=self._clock()).n
             self._asked[table, generation] = (n, now + pause, min(2 * pause, self.ASK_SECONDS[1]))
 
     def _answer(self, request: Any, cause: str | None) -> None:
@@ -368,9 +371,9 @@ class PipelineApplier:
             histograms=progress.measures.histograms(),
             w=progress.w,
             applied=progress.applied,
-            published=record and record.n,
-            published_at=record and record.published_at,
-            source_time=record and record.source_time,
+            published=None if record is None else record.n,
+            published_at=None if record is None else record.published_at,
+            source_time=None if record is None else record.source_time,
             quarantined=_quarantined(incarnation),
             commands=dict(self._answers),
             applied_by_spark={
@@ -389,7 +392,8 @@ class PipelineApplier:
         else:
             logger.exception("pipeline %s: unexpected error; starting again in %g s", self._store.name, pause)
         known = self._progress(incarnation) if incarnation is not None else self._lead.status
-        failure = Failure(error=str(error), kind=type(error).__name__, again_seconds=pause)
+        cause = error.cause if isinstance(error, CutlineError) else Cause(Code.UNEXPECTED, str(error))
+        failure = Failure(cause=cause, kind=type(error).__name__, again_seconds=pause)
         self._lead.report(replace(known, at=self._clock(), failure=failure))
 
 

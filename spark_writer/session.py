@@ -132,14 +132,14 @@ def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:
     on_class_path = str(spark.sparkContext.getConf().get("spark.driver.extraClassPath", ""))
     needed = jars.wanted_with(catalogue.extras(sink))
     if absent := [jar for jar in needed if jar.file not in on_class_path]:
-        raise ConfigError(f"{jars.describe_missing(jars.folder(), absent)}; then start the Spark writer again")
+        raise ConfigError(jars.describe_missing(jars.folder(), absent).advised("then start the Spark writer again"))
     if not sink.get("catalog"):
         folder = catalogue.default_file(sink).parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"the warehouse {folder} could not be created ({error.strerror}); give Cutline write permission to it"
+                f"the warehouse {folder} could not be created ({error.strerror})", "give Cutline write permission to it"
             ) from error
     session = spark.newSession()
     prefix = f"spark.sql.catalog.{CATALOG}"

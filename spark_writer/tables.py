@@ -12,7 +12,7 @@ from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.quarantine import may_be_own
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.sinks.iceberg.lake import Lake
-from cutline.spark_writer.sinks.iceberg.table import LakeTable, TableFault, table_dropped
+from cutline.spark_writer.sinks.iceberg.table import LakeTable, table_dropped
 
 logger = logging.getLogger("cutline.spark_writer")
 
@@ -44,7 +44,7 @@ class Tables:
         if table is None or table.rights.expire:
             table = self._lake.ensure(table_id) if create else self._lake.load(table_id)
             if table is None:
-                raise TableFault(table_dropped(table_id), lost=True)
+                raise table_dropped(table_id)
             table.index = self._indexes.of(table_id)
             self._loaded[table_id] = table
         return table

@@ -19,7 +19,7 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.journal.view import JournalView
 from cutline.common.measures import OTHERS
-from cutline.common.status.parts import CompactionStatus, Files
+from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore

@@ -24,7 +24,10 @@ import psutil
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
-from tests.support.servers import S3, Database, LocalServer, MariaDB, MySQL, PostgreSQL, Redis
+from tests.support.databases import Database, MariaDB, MySQL
+from tests.support.lake_servers import S3, PostgreSQL
+from tests.support.redis_servers import Redis
+from tests.support.server_process import LocalServer
 from tools.programs import Missing, Unpackaged
 
 ROOT = Path(__file__).resolve().parent.parent

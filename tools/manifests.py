@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.servers import go_program
+from tools.builds import go_program
 
 HELM = "helm.sh/helm/v4/cmd/helm@v4.3.1"
 K8S = Path(__file__).resolve().parent.parent / "k8s"

@@ -19,8 +19,9 @@ from cutline.spark_writer import jars
 from tests.acceptance import images
 from tests.acceptance.measuring import adapter
 from tests.acceptance.node import COREDNS, KUBE_ROUTER
-from tests.support.control_plane import kubernetes
-from tests.support.servers import go_program, iceberg_rest, versitygw
+from tests.support.lake_servers import iceberg_rest, versitygw
+from tools.builds import go_program
+from tools.kubernetes import kubernetes
 from tools.manifests import HELM
 from tools.programs import Missing
 

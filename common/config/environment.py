@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError
 
 
@@ -157,7 +158,7 @@ class Environment:
         """Read the process's environment; an empty variable counts as unset; ConfigError names every wrong value."""
         source = os.environ if environ is None else environ
         values: dict[str, Any] = {}
-        faults = []
+        faults: list[Cause] = []
         for setting in dataclasses.fields(cls):
             name = setting.metadata["name"]
             text = source.get(name, "")
@@ -165,28 +166,40 @@ class Environment:
                 continue
             if setting.type == "int":
                 if not text.isdecimal():
-                    faults.append(f"{name} must be a whole number, not {text!r}; correct the environment")
+                    faults.append(Cause(
+                        Code.CONFIGURATION, f"{name} must be a whole number, not {text!r}", "correct the environment"
+                    ))
                     continue
                 values[setting.name] = int(text)
             elif setting.type == "bool":
                 if text.lower() not in ("true", "false"):
-                    faults.append(f"{name} must be true or false, not {text!r}; correct the environment")
+                    faults.append(Cause(
+                        Code.CONFIGURATION, f"{name} must be true or false, not {text!r}", "correct the environment"
+                    ))
                     continue
                 values[setting.name] = text.lower() == "true"
             else:
                 values[setting.name] = text
         if str(values.get("log_level", "INFO")) not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             faults.append(
-                f"CUTLINE_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {values['log_level']!r}; correct it"
+                Cause(
+                    Code.CONFIGURATION,
+                    f"CUTLINE_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {values['log_level']!r}",
+                    "correct it",
+                )
             )
-        for one, other in (("api_cert", "api_key"), ("oidc_issuer", "oidc_audience")):
-            if (one in values) != (other in values):
-                one, other = f"CUTLINE_{one.upper()}", f"CUTLINE_{other.upper()}"
-                faults.append(f"only one of {one} and {other} is set; set both, or none")
+        for first, second in (("api_cert", "api_key"), ("oidc_issuer", "oidc_audience")):
+            if (first in values) != (second in values):
+                both = " and ".join(f"CUTLINE_{name.upper()}" for name in (first, second))
+                faults.append(Cause(Code.CONFIGURATION, f"only one of {both} is set", "set both, or none"))
         if str(values.get("log_format", "text")) not in ("text", "json"):
-            faults.append(f"CUTLINE_LOG_FORMAT must be text or json, not {values['log_format']!r}; correct it")
+            faults.append(Cause(
+                Code.CONFIGURATION,
+                f"CUTLINE_LOG_FORMAT must be text or json, not {values['log_format']!r}",
+                "correct it",
+            ))
         if faults:
-            raise ConfigError(*faults)
+            raise ConfigError.several(faults)
         return cls(**values)
 
     def spark(self) -> dict[str, Any]:
@@ -197,7 +210,7 @@ class Environment:
             found = None
         if not isinstance(found, dict):
             raise ConfigError(
-                'CUTLINE_SPARK_PROPERTIES must be a JSON object, as in {"spark.driver.memory": "3g"}; correct it'
+                'CUTLINE_SPARK_PROPERTIES must be a JSON object, as in {"spark.driver.memory": "3g"}', "correct it"
             )
         return found
 
@@ -205,7 +218,7 @@ class Environment:
         """Return the Redis URL; ConfigError if it is not set."""
         if self.redis_url is None:
             raise ConfigError(
-                "CUTLINE_REDIS_URL is not set; set it to the URL of the mesh's Redis, as in redis://host:6379/0"
+                "CUTLINE_REDIS_URL is not set", "set it to the URL of the mesh's Redis, as in redis://host:6379/0"
             )
         return self.redis_url
 
@@ -213,7 +226,7 @@ class Environment:
         """Return the store's URL; ConfigError if it is not set."""
         if self.store_url is None:
             raise ConfigError(
-                "CUTLINE_STORE_URL is not set; set it to the URL of the store, as in file:///var/lib/cutline/store"
+                "CUTLINE_STORE_URL is not set", "set it to the URL of the store, as in file:///var/lib/cutline/store"
             )
         return self.store_url
 

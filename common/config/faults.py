@@ -1,4 +1,4 @@
-"""The faults of a pipeline file as sentences with their line and column (from pydantic's errors and YAML's nodes)."""
+"""The faults of a pipeline file as causes with their line and column (from pydantic's errors and YAML's nodes)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from cutline.common.causes import Cause, Code
+
 
 class Strict(BaseModel):
     """A part of the pipeline file: no unknown keys, no silent conversions, immutable."""
@@ -17,13 +19,13 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def fault(message: str) -> PydanticCustomError:
+def fault(message: str, remedy: str = "") -> PydanticCustomError:
     """The error that a validator raises; `message` follows the name of the key ("must be ...")."""
-    return PydanticCustomError("cutline", "{message}", {"message": message})
+    return PydanticCustomError("cutline", "{message}", {"message": message, "remedy": remedy})
 
 
-def repeated_keys(node: yaml.Node) -> Iterator[tuple[int, int, str]]:
-    """Yield (line, column, sentence) for each key that a mapping has more than once; YAML silently takes the last."""
+def repeated_keys(node: yaml.Node) -> Iterator[tuple[int, int, Cause]]:
+    """Yield (line, column, cause) for each key that a mapping has more than once; YAML silently takes the last."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
@@ -31,7 +33,7 @@ def repeated_keys(node: yaml.Node) -> Iterator[tuple[int, int, str]]:
                 yield (
                     key.start_mark.line + 1,
                     key.start_mark.column + 1,
-                    f"the key {key.value!r} is given twice; keep one",
+                    Cause(Code.SYNTAX, f"the key {key.value!r} is given twice", "keep one"),
                 )
             seen.add(key.value)
             yield from repeated_keys(value)
@@ -72,8 +74,8 @@ _EXPECTED = {
 }
 
 
-def sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
-    """One error of pydantic's validation of `model`, as a sentence; shows the value only where it can't be a secret."""
+def cause_of(detail: ErrorDetails, model: type[BaseModel]) -> Cause:
+    """The cause for an error of pydantic's validation of `model`; shows the value only where it can't be a secret."""
     loc = detail["loc"]
     name = ".".join(str(part) for part in loc) or "the pipeline"
     kind, context = detail["type"], detail.get("ctx", {})
@@ -81,21 +83,27 @@ def sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         known = _known_keys(model, loc[:-1])
         near = difflib.get_close_matches(str(loc[-1]), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(known)}"
-        return f"unknown key {name!r}; {hint}"
+        return Cause(Code.CONFIGURATION, f"unknown key {name!r}", hint)
     if kind == "missing":
-        return f"the key {name!r} is missing; add it"
+        return Cause(Code.CONFIGURATION, f"the key {name!r} is missing", "add it")
     if kind == "cutline":
-        return f"{name} {context.get('message', detail['msg'])}"
+        return Cause(Code.CONFIGURATION, f"{name} {context['message']}", context["remedy"])
+    return Cause(Code.CONFIGURATION, f"{name} {_expectation(detail, name)}", "correct it")
+
+
+def _expectation(detail: ErrorDetails, name: str) -> str:
+    """What the value of `name` must be, and is not."""
+    kind, context = detail["type"], detail.get("ctx", {})
     if "password" in name:
-        return f"{name} must be text, the name of a variable or a file; correct it"
+        return "must be text, the name of a variable or a file"
     if kind in _EXPECTED:
-        return f"{name} must be {_EXPECTED[kind]}, not {_shown(detail['input'])}; correct it"
+        return f"must be {_EXPECTED[kind]}, not {_shown(detail['input'])}"
     if kind == "literal_error":
-        return f"{name} must be {context.get('expected')}, not {_shown(detail['input'])}; correct it"
+        return f"must be {context.get('expected')}, not {_shown(detail['input'])}"
     if kind == "invalid_key":
-        return f"the key {name!r} is no text; correct it"
+        return "must have a string as its key"
     message = detail["msg"].removeprefix("Input should ").removeprefix("Value error, ")
-    return f"{name} must {message}, not {_shown(detail['input'])}; correct it"
+    return f"must {message}, not {_shown(detail['input'])}"
 
 
 def _shown(value: object) -> str:

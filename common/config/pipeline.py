@@ -14,94 +14,32 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from cutline.common.config.faults import Strict, fault, location, repeated_keys, sentence
+from cutline.common.causes import Cause, Code
+from cutline.common.config.faults import Strict, cause_of, fault, location, repeated_keys
+from cutline.common.config.globs import glob_problem, select_tables
 from cutline.common.config.reserved import NAMESPACE
 from cutline.common.config.source import SourceConfig
-from cutline.common.errors import ConfigError, redacted
-from cutline.common.table_id import spellings, split_names, split_table_id
-
-SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
-OUR_PROPERTIES = frozenset(
-    (
-        "current-schema",
-        "current-snapshot-id",
-        "current-snapshot-summary",
-        "current-snapshot-timestamp-ms",
-        "default-partition-spec",
-        "default-sort-order",
-        "encryption.key-id",
-        "format-version",
-        "gc.enabled",
-        "history.expire.max-ref-age-ms",
-        "schema.name-mapping.default",
-        "snapshot-count",
-        "uuid",
-        "write.data.path",
-        "write.delete.format.default",
-        "write.delete.granularity",
-        "write.format.default",
-        "write.object-storage.path",
-    )
+from cutline.common.config.table_options import (
+    Scalar,
+    TableOptions,
+    as_tuple,
+    options_of,
 )
-"""Properties of a lake table that Iceberg keeps for itself, or without which Cutline can't write or expire files."""
+from cutline.common.errors import ConfigError, redacted
+
 FIXED = (
     "name", "start", "stop", "values", "keyless", "snapshot.chunks",
     "sink.type", "sink.warehouse", "sink.own_namespace",
 )  # fmt: skip
 """Settings (with all below them) that a pipeline keeps for life: the rows copied so far depend on them."""
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
-
-
-def _glob_problem(pattern: object) -> str | None:
-    """The pattern and why it is no glob on tables; None if it is one."""
-    if isinstance(pattern, str):
-        exclusion, glob = _halves(pattern)
-        with suppress(ValueError):
-            names = split_names(glob)
-            if len(names) > 2 and all(names):
-                written = " or ".join(repr(exclusion + each) for each in spellings(glob))
-                return f"{pattern!r}, which is ambiguous since a name in it has a dot; write it as {written}"
-            if len(names) == 2 and all(names) and not glob.startswith("!"):
-                return None
-    return (
-        f'{pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"; a name with a dot, or with "!"'
-        ' at its beginning, is written in backticks, as in "`my.db`.*"'
-    )
-
-
-def _glob(pattern: str) -> str:
-    if (problem := _glob_problem(pattern)) is not None:
-        raise fault(f"has {problem}")
-    return pattern
-
-
-def _carried(glob: object) -> object:
-    """A glob of a stored definition, which may be one of the first versions, as this one writes it."""
-    if not isinstance(glob, str):
-        return glob
-    exclusion, tables = _halves(glob)
-    with suppress(ValueError):
-        if len(written := spellings(tables)) > 1:
-            return exclusion + written[0]
-    return glob
-
-
-def _halves(pattern: str) -> tuple[str, str]:
-    """The `!` of an exclusion, or nothing, and the glob after it."""
-    return ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
-
-
-TableGlob = Annotated[str, AfterValidator(_glob)]
-"""A glob on tables, or one that excludes (`!`)."""
 
 
 class SnapshotConfig(Strict):
@@ -132,135 +70,6 @@ class SnapshotConfig(Strict):
         description="readers pause snapshots while the server's Threads_running, theirs included, is above it;"
         " null: no limit",
     )
-
-
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
-
-
-def _scalar(value: object) -> object:
-    """A YAML scalar as text that Spark and Iceberg read: 4 -> "4", true -> "true"."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
-Scalar = Annotated[str, BeforeValidator(_scalar)]
-
-
-def sorted_by(column: str) -> tuple[str, bool]:
-    """Split an item of `sort` into the column's name and whether it is descending: `day desc` -> ("day", True)."""
-    if column.endswith(" desc"):
-        return column.removesuffix(" desc"), True
-    return column.removesuffix(" asc"), False
-
-
-_TRANSFORM = re.compile(r"(\w+)\(\s*(?:(\d+)\s*,)?\s*(.+?)\s*\)")
-_PERIODS = ("year", "month", "day", "hour")
-
-
-def partitioned_by(item: str) -> tuple[str, str]:
-    """Split an item of `partition` into the column's name and Iceberg's transform of its values.
-
-    `bucket(16, id)` -> ("id", "bucket[16]"), `days(at)` -> ("at", "day"), `region` -> ("region", "identity").
-    ValueError if there is no such transform.
-    """
-    found = _TRANSFORM.fullmatch(item.strip())
-    if found is None and item.strip() and "(" not in item:
-        return item.strip(), "identity"
-    name, width, column = found.groups() if found else ("", None, "")
-    period = name.lower().removesuffix("s")
-    if period in _PERIODS and width is None:
-        return column, period
-    if name.lower() in ("bucket", "truncate") and width is not None and 0 < int(width) < 2**31:
-        return column, f"{name.lower()}[{int(width)}]"
-    raise ValueError(item)
-
-
-class TableOptions(Strict):
-    """Options for the tables of one glob, in addition to those for all tables."""
-
-    tables: str = Field(description="glob on db.table; the first entry that matches a table applies")
-    chunk_rows: int | None = Field(
-        default=None, ge=1, description="rows of a chunk of these tables, instead of snapshot.chunk_rows"
-    )
-    chunk_by: Names = Field(
-        default=(),
-        description="NOT NULL columns, the first ones of an index, to chunk by instead of the identity; `replay` only",
-    )
-    identity: Names = Field(
-        default=(),
-        description="indexed NOT NULL columns that identify a row by your own guarantee, in a table without a key;"
-        " duplicate rows quarantine the table",
-    )
-    properties: dict[str, Scalar] = Field(
-        default_factory=dict,
-        exclude_if=lambda properties: not properties,
-        description="Iceberg table properties that the lake table is made with; later changes by others stay",
-    )
-    format_version: Literal[3, 2] | None = Field(
-        default=None,
-        exclude_if=lambda version: version is None,  # so that definitions of before this setting are unchanged
-        description="Iceberg format version of these tables, instead of sink.format_version",
-    )
-    sort: Names = Field(
-        default=(),
-        exclude_if=lambda columns: not columns,
-        description="columns by which the rows in each data file are sorted; `desc` behind a name turns it round",
-    )
-    partition: Names = Field(
-        default=(),
-        exclude_if=lambda columns: not columns,
-        description="columns by which the lake table is partitioned, each as it is or in one of Iceberg's transforms:"
-        " `region`, `day(created)`, `bucket(16, id)`, `truncate(10, name)`",
-    )
-
-    @field_validator("properties", mode="after")
-    @classmethod
-    def _not_ours(cls, properties: dict[str, str]) -> dict[str, str]:
-        for name in properties:
-            if name.startswith(("cutline.", "write.metadata.metrics.column.")) or name in OUR_PROPERTIES:
-                raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets; remove it")
-        return properties
-
-    @field_validator("sort", mode="after")
-    @classmethod
-    def _each_once(cls, sort: tuple[str, ...]) -> tuple[str, ...]:
-        names = [sorted_by(column)[0] for column in sort]
-        for name in names:
-            if not name.strip() or names.count(name) > 1:
-                raise fault(f"sorts by {name!r}, which is empty or there twice; name each column once")
-        return sort
-
-    @field_validator("partition", mode="after")
-    @classmethod
-    def _known_transforms(cls, partition: tuple[str, ...]) -> tuple[str, ...]:
-        columns = []
-        for item in partition:
-            try:
-                columns.append(partitioned_by(item)[0])
-            except ValueError:
-                raise fault(
-                    f"partitions by {item!r}, which is no known transform; write a column's name, year(column),"
-                    " month(column), day(column), hour(column), bucket(16, column) or truncate(10, column)"
-                ) from None
-        for name in columns:
-            if columns.count(name) > 1:
-                raise fault(f"partitions by {name!r} twice; name each column once")
-        return partition
-
-    @model_validator(mode="after")
-    def _one_order(self) -> Self:
-        if self.tables.startswith("!"):
-            raise fault(f'has tables {self.tables!r}, which is not a glob on db.table, as in "shop.*"')
-        if (problem := _glob_problem(self.tables)) is not None:
-            raise fault(f"has tables {problem}")
-        if self.chunk_by and self.identity:
-            raise fault("has identity and chunk_by; a table with an identity is chunked by it, so keep one")
-        return self
 
 
 class ValuesConfig(Strict):
@@ -417,7 +226,7 @@ class PipelineConfig(Strict):
     tables: tuple[str, ...] = Field(
         description="globs on db.table, a name with a dot in backticks; a leading ! excludes"
     )
-    table_options: Annotated[tuple[TableOptions, ...], BeforeValidator(_tuple)] = Field(
+    table_options: Annotated[tuple[TableOptions, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="list of options for some tables"
     )
     snapshot: SnapshotConfig = Field(default_factory=lambda: SnapshotConfig())
@@ -471,10 +280,10 @@ class PipelineConfig(Strict):
         if not isinstance(value, list | tuple):
             raise fault('must be a list of globs, as in ["shop.*", "!shop.tmp_*"]')
         for pattern in value:
-            if (problem := _glob_problem(pattern)) is not None:
-                raise fault(f"has {problem}")
+            if (problem := glob_problem(pattern)) is not None:
+                raise fault(f"has {problem[0]}", problem[1])
         if not any(not pattern.startswith("!") for pattern in value):
-            raise fault("includes nothing; name at least one table without a leading !")
+            raise fault("includes nothing", "name at least one table without a leading !")
         return tuple(value)
 
     @field_validator("tags", mode="after")
@@ -483,15 +292,15 @@ class PipelineConfig(Strict):
         for name, value in tags.items():
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", name) or len(value) > 255:
                 raise fault(
-                    f"has {name!r}, which is no tag; a name has up to 63 letters, digits, `.`, `_`, `/` and `-`, a"
-                    " value up to 255 characters"
+                    f"has {name!r}, which is no tag",
+                    "a name has up to 63 letters, digits, `.`, `_`, `/` and `-`, a value up to 255 characters",
                 )
         return tags
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.stop is not None and self.start == "snapshot-only":
-            raise fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too; remove one")
+            raise fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too", "remove one")
         return self
 
     @model_validator(mode="after")
@@ -499,7 +308,8 @@ class PipelineConfig(Strict):
         if self.snapshot.chunks == "exact" and any(options.chunk_by for options in self.table_options):
             raise fault(
                 "has table_options with chunk_by, which snapshot.chunks: exact does not support (a row whose column"
-                " changes would move to another chunk); use replay"
+                " changes would move to another chunk)",
+                "use replay",
             )
         return self
 
@@ -529,29 +339,12 @@ class PipelineConfig(Strict):
 
     @classmethod
     def from_definition(cls, definition: Mapping[str, Any]) -> PipelineConfig:
-        """Build the pipeline from `definition()`; ConfigError if this version can't read it.
-
-        In a definition of the first versions a glob has no backticks, and its database ends at the first dot.
-        """
-        carried = dict(definition)
-        if isinstance(globs := definition.get("tables"), list | tuple):
-            carried["tables"] = [_carried(glob) for glob in globs]
-        if isinstance(entries := definition.get("table_options"), list | tuple):
-            carried["table_options"] = [
-                {**entry, "tables": _carried(entry.get("tables"))} if isinstance(entry, Mapping) else entry
-                for entry in entries
-            ]
+        """Build the pipeline from `definition()`; ConfigError if this version can't read it."""
         try:
-            return cls.model_validate(carried)
+            return cls.model_validate(dict(definition))
         except ValidationError as error:
-            faults = (f"the store's definition: {sentence(detail, cls)}" for detail in error.errors())
-            raise ConfigError(*faults) from error
-
-
-def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:
-    """The first of these entries that matches the table ("db.table"); empty options if none does."""
-    found = (options for options in entries if select_tables((options.tables,), (table_id,)))
-    return next(found, TableOptions(tables="*.*"))
+            faults = (cause_of(detail, cls).before("the store's definition: ") for detail in error.errors())
+            raise ConfigError.several(faults) from error
 
 
 _SECRET = re.compile(
@@ -570,35 +363,6 @@ def shown(name: str, value: Any) -> Any:
     return "***" if _SECRET.search(name) else redacted(value) if "://" in value else value
 
 
-def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, ...]:
-    """Return those of `tables` (ids) that a glob includes and no `!` glob excludes, sorted.
-
-    The two halves of a glob are compared with the database and the table, so `*` matches dots in a name and never the
-    one between the names. An exclusion wins wherever it is in the list. Case matters; `_` and `%` have no special
-    meaning. The server's own schemas (mysql, sys, ...) are never captured. The result may be empty: the caller decides
-    whether that is an error.
-    """
-    includes: list[tuple[str, ...]] = []
-    excludes: list[tuple[str, ...]] = []
-    for pattern in patterns:
-        exclusion, glob = _halves(pattern)
-        (excludes if exclusion else includes).append(split_names(glob))
-
-    def matches(globs: list[tuple[str, ...]], schema: str, table: str) -> bool:
-        return any(fnmatchcase(schema, names[0]) and fnmatchcase(table, names[1]) for names in globs)
-
-    chosen = set()
-    for name in tables:
-        schema, table = split_table_id(name)
-        if (
-            schema.lower() not in SYSTEM_SCHEMAS
-            and matches(includes, schema, table)
-            and not matches(excludes, schema, table)
-        ):
-            chosen.add(name)
-    return tuple(sorted(chosen))
-
-
 def load(path: str | Path) -> PipelineConfig:
     """Read and check a pipeline file; ConfigError holds every fault with file, line and column.
 
@@ -610,7 +374,9 @@ def load(path: str | Path) -> PipelineConfig:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"the pipeline file {path} can't be read ({reason}); give the path of a YAML file") from error
+        raise ConfigError(
+            f"the pipeline file {path} can't be read ({reason})", "give the path of a YAML file"
+        ) from error
     return parse(text, where=str(path), folder=path.resolve().parent)
 
 
@@ -622,21 +388,26 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
-        raise ConfigError(f"{place}: this is not YAML ({error.problem}); correct the syntax") from error
+        raise ConfigError(_not_yaml(place, error.problem)) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: this is not YAML ({error}); correct the syntax") from error
+        raise ConfigError(_not_yaml(where, error)) from error
     if root is None or not isinstance(content, dict):
         raise ConfigError(
-            f"{where}: this is not a pipeline; it must be a mapping with the keys name, source, tables and sink"
+            f"{where}: this is not a pipeline", "it must be a mapping with the keys name, source, tables and sink"
         )
     faults = list(repeated_keys(root))
     try:
         config = PipelineConfig.model_validate(content)
     except ValidationError as error:
-        faults += ((*location(root, detail["loc"]), sentence(detail, PipelineConfig)) for detail in error.errors())
+        faults += ((*location(root, detail["loc"]), cause_of(detail, PipelineConfig)) for detail in error.errors())
     if faults:
-        raise ConfigError(*(f"{where}:{line}:{column}: {message}" for line, column, message in sorted(faults)))
+        faults.sort(key=lambda found: (found[0], found[1], str(found[2])))
+        raise ConfigError.several(cause.before(f"{where}:{line}:{column}: ") for line, column, cause in faults)
     return _absolute(config, folder or Path.cwd())
+
+
+def _not_yaml(place: str, problem: object) -> Cause:
+    return Cause(Code.SYNTAX, f"{place}: this is not YAML ({problem})", "correct the syntax")
 
 
 def _absolute(config: PipelineConfig, folder: Path) -> PipelineConfig:

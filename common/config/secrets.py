@@ -30,7 +30,7 @@ class Secrets:
     folders: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str | None) -> Secrets:
+    def parsed(cls, text: str | None) -> Secrets:
         """Read the setting: items between commas. An absolute path is a folder; all else the beginning of a variable's
         name, or a pattern with `*`; `-` alone allows nothing. ConfigError for a relative path."""
         if text is None:
@@ -38,9 +38,9 @@ class Secrets:
         items = [item.strip() for item in text.split(",") if item.strip() not in ("", "-")]
         for item in items:
             if "/" in item and not item.startswith("/"):
-                raise ConfigError(f"CUTLINE_SECRETS has the relative path {item!r}; write an absolute path")
+                raise ConfigError(f"CUTLINE_SECRETS has the relative path {item!r}", "write an absolute path")
             if item.startswith("/") and os.path.realpath(item) in ("/", "/proc", "/sys", "/dev"):
-                raise ConfigError(f"CUTLINE_SECRETS has {item!r}, below which is far more; name a folder of secrets")
+                raise ConfigError(f"CUTLINE_SECRETS has {item!r}, below which is far more", "name a folder of secrets")
         return cls(
             patterns=tuple(item if "*" in item else f"{item}*" for item in items if not item.startswith("/")),
             folders=tuple(item for item in items if item.startswith("/")),

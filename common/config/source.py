@@ -62,11 +62,11 @@ class TlsConfig(Strict):
     @model_validator(mode="after")
     def _used(self) -> Self:
         if self.ca is not None and not self.mode.startswith("verify"):
-            raise fault(f"has a ca, which mode {self.mode} does not check; use verify-ca or verify-identity")
+            raise fault(f"has a ca, which mode {self.mode} does not check", "use verify-ca or verify-identity")
         if self.cert is not None and self.mode == "disabled":
-            raise fault("has a cert, which mode disabled does not use; use another mode, or remove it")
+            raise fault("has a cert, which mode disabled does not use", "use another mode, or remove it")
         if self.key is not None and self.cert is None:
-            raise fault("has a key without a cert; add cert, the client certificate of that key")
+            raise fault("has a key without a cert", "add cert, the client certificate of that key")
         return self
 
 
@@ -150,15 +150,15 @@ class SourceConfig(Strict):
     @model_validator(mode="after")
     def _one_password(self) -> Self:
         if self.password_env is not None and self.password_file is not None:
-            raise fault("has both password_env and password_file; keep one of them")
+            raise fault("has both password_env and password_file", "keep one of them")
         return self
 
     @model_validator(mode="after")
     def _cleartext_for_the_right_server(self) -> Self:
         if self.cleartext_password and self.tls is not None and not self.tls.mode.startswith("verify"):
             raise fault(
-                f"has cleartext_password, and mode {self.tls.mode} of tls does not check who gets the password; set"
-                " tls: verify-identity or verify-ca, or remove cleartext_password"
+                f"has cleartext_password, and mode {self.tls.mode} of tls does not check who gets the password",
+                "set tls: verify-identity or verify-ca, or remove cleartext_password",
             )
         return self
 
@@ -184,7 +184,8 @@ class SourceConfig(Strict):
             value = (os.environ if environ is None else environ).get(self.password_env)
             if value is None:
                 raise ConfigError(
-                    f"the environment variable {self.password_env}, named by source.password_env, is not set; export it"
+                    f"the environment variable {self.password_env}, named by source.password_env, is not set",
+                    "export it",
                 )
             return value
         if self.password_file is not None:
@@ -194,8 +195,8 @@ class SourceConfig(Strict):
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
                 raise ConfigError(
-                    f"the file {self.password_file}, named by source.password_file, can't be read ({reason}); "
-                    "write the password into its first line"
+                    f"the file {self.password_file}, named by source.password_file, can't be read ({reason})",
+                    "write the password into its first line",
                 ) from error
             return text.split("\n", 1)[0].rstrip("\r")
         return ""

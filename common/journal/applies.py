@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from dataclasses import replace
 
-from cutline.common.status.parts import Apply
+from cutline.common.status.pipeline_status import Apply
 
 KEPT = 50
 SLOWEST = 20

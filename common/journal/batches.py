@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cutline.common.store.records import CheckpointEntry, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import CheckpointEntry
 
 BATCH_ROWS = 1_000_000
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cutline.common.errors import ProtocolError
 from cutline.common.journal.batches import Batch, next_batch, only
+from cutline.common.phases import DROPPED, PAUSED, QUARANTINED, WAITING
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import CheckpointEntry, Quarantine, StagedFile, Work
 
@@ -14,7 +15,7 @@ Schemas = Callable[[Collection[str]], Mapping[str, TableSchema]]
 """Reads schemas by their hashes."""
 History = Callable[[int, int], Iterable[CheckpointEntry]]
 """Reads the chain's checkpoints above one number up to another, oldest first; ProtocolError if some are gone."""
-_INACTIVE = ("waiting", "quarantined", "dropped", "paused")
+_INACTIVE = (WAITING, QUARANTINED, DROPPED, PAUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

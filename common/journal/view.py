@@ -65,11 +65,11 @@ class JournalView:
         self.chain = follow(last, self._entry, [] if published is None else [published])
         self.definition = self._definition()
         if applied and applied not in self.chain:
-            raise Unavailable(f"checkpoint {applied} was applied but a new epoch left it out; starting again")
+            raise Unavailable(f"checkpoint {applied} was applied but a new epoch left it out", "starting again")
         if applied < self.chain.behind:
             raise Unavailable(
-                f"the journal entries after checkpoint {applied} were removed because a newer publication covers them;"
-                " starting again"
+                f"the journal entries after checkpoint {applied} were removed because a newer publication covers them",
+                "starting again",
             )
 
     def waiting(self, after: int, most: int) -> list[CheckpointEntry]:
@@ -89,7 +89,7 @@ class JournalView:
     @staticmethod
     def _checkpoint(slot: int, entry: Entry | None) -> CheckpointEntry:
         if not isinstance(entry, CheckpointEntry):
-            raise ProtocolError(f"checkpoint {slot} is missing in the journal; restore its entry from a backup")
+            raise ProtocolError(f"checkpoint {slot} is missing in the journal", "restore its entry from a backup")
         return entry
 
     def forget(self, before: int) -> None:

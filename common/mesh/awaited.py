@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cutline.common.mesh.ports import Clock
+from cutline.common.waits import Party, Wait
 
 LATE_SECONDS = 10.0
 
@@ -17,21 +18,21 @@ class Awaited:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._numbers = itertools.count()
-        self._open: dict[int, tuple[str, float]] = {}  # what, since when (monotonic)
+        self._open: dict[int, tuple[Party, str, float]] = {}  # whose turn it is, what for, since when (monotonic)
 
     @contextmanager
-    def on(self, what: str) -> Iterator[None]:
+    def on(self, party: Party, what: str) -> Iterator[None]:
         """Wait for something; `what` names the party first: "writer-0, to take rows"."""
         number = next(self._numbers)
-        self._open[number] = what, self._clock.monotonic()
+        self._open[number] = party, what, self._clock.monotonic()
         try:
             yield
         finally:
             del self._open[number]
 
     @property
-    def late(self) -> str | None:
-        """The oldest wait, once it has lasted LATE_SECONDS: what, and how long so far."""
-        what, since = next(iter(self._open.values()), ("", float("inf")))
+    def late(self) -> Wait | None:
+        """The oldest wait, once it has lasted LATE_SECONDS: what for, and how long so far."""
+        party, what, since = next(iter(self._open.values()), (Party.OTHER, "", float("inf")))
         seconds = self._clock.monotonic() - since
-        return None if seconds < LATE_SECONDS else f"{what} ({seconds:.0f} s so far)"
+        return None if seconds < LATE_SECONDS else Wait(party, f"{what} ({seconds:.0f} s so far)")

@@ -47,11 +47,9 @@ Body = bytes | memoryview
 class ChannelLost(Unavailable):
     """Redis lost a message, or the whole stream, of `channel`; only a restore goes on from here."""
 
-    def __init__(self, channel: str, cause: str) -> None:
+    def __init__(self, channel: str, evidence: str) -> None:
         """Take the stream's name and the evidence, one sentence."""
-        super().__init__(f"channel {channel} is lost: {cause}")
-        self.channel = channel
-        self.cause = cause
+        super().__init__(f"channel {channel} is lost: {evidence}")
 
 
 class LeaderLost(Unavailable):
@@ -149,14 +147,14 @@ def _interpret(name: str, entries: Sequence[Entry], answers: Sequence[Any], *, r
     for entry, answer in zip(entries, answers, strict=False):
         if not isinstance(answer, ResponseError):
             if answer is None:
-                cause = f"the stream is gone at message {entry.number} (Redis was emptied, or the epoch is over)"
-                raise ChannelLost(name, cause)
+                evidence = f"the stream is gone at message {entry.number} (Redis was emptied, or the epoch is over)"
+                raise ChannelLost(name, evidence)
             if refused is not None:
                 raise ChannelLost(name, f"Redis refused message {refused[0]} ({refused[1]}) and took {entry.number}")
         elif "equal or smaller" in str(answer):
             if not repeated:
                 raise ProtocolError(
-                    f"channel {name} already has a message {entry.number} that is not ours; stop the second sender"
+                    f"channel {name} already has a message {entry.number} that is not ours", "stop the second sender"
                 )
             existing.append(entry)
         elif isinstance(answer, (OutOfMemoryError, ReadOnlyError)) or str(answer).startswith("MISCONF"):
@@ -164,7 +162,7 @@ def _interpret(name: str, entries: Sequence[Entry], answers: Sequence[Any], *, r
         else:
             raise ProtocolError(f"channel {name} can't take message {entry.number}: Redis says {answer}") from answer
     if refused is not None:
-        raise Unavailable(f"Redis refused message {refused[0]} ({refused[1]}); give it memory or make it writable")
+        raise Unavailable(f"Redis refused message {refused[0]} ({refused[1]})", "give it memory or make it writable")
     if isinstance(answers[-1], ResponseError):
         raise ProtocolError(f"channel {name} is not a stream: Redis says {answers[-1]}") from answers[-1]
     return existing
@@ -183,4 +181,4 @@ async def _verify(wire: Wire, name: str, entries: Sequence[Entry]) -> None:
                 remedy = "stop the second sender"
                 if entry.number == 1:
                     remedy = "give each store its own Redis, or remove the keys of an earlier store"
-                raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours; {remedy}")
+                raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours", remedy)

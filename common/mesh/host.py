@@ -30,6 +30,7 @@ from contextlib import suppress
 from typing import Any
 
 from cutline.common import logs, threads
+from cutline.common.causes import Cause, Code
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable, lost
 from cutline.common.mesh.log_lines import kept_here
@@ -167,7 +168,8 @@ class Host:
             if store is None or not isinstance(entry, EpochEntry):
                 raise ProtocolError(
                     f"Redis announces epoch {epoch} of {pipeline} ({key}), and the store has no such epoch: the"
-                    " pipeline was deleted, or Redis serves another store too; give each store its own Redis"
+                    " pipeline was deleted, or Redis serves another store too",
+                    "give each store its own Redis",
                 )
             members = entry.members.by_role.get(self.role, ())
             if self.incarnation not in members:
@@ -188,10 +190,10 @@ def gave_up(epoch: int, error: Exception) -> GaveUp:
     """The report of an epoch that this error ended."""
     if isinstance(error, CutlineError):
         halts = isinstance(error, (ProtocolError, SourceLost))
-        return GaveUp(epoch=epoch, cause=str(error) or type(error).__name__, halts=halts, lost=lost(error))
+        return GaveUp(epoch=epoch, cause=error.cause, halts=halts, lost=lost(error))
     notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
-    cause = f"Unexpected {type(error).__name__} ({error}){notes}: a bug of Cutline; report it with the service's log"
-    return GaveUp(epoch=epoch, cause=cause, halts=True)
+    sentence = f"Unexpected {type(error).__name__} ({error}){notes}: a bug of Cutline"
+    return GaveUp(epoch=epoch, cause=Cause(Code.UNEXPECTED, sentence, "report it with the service's log"), halts=True)
 
 
 async def finished(work: Coroutine[Any, Any, None]) -> None:

@@ -20,8 +20,9 @@ from cutline.common.mesh.redis import memory
 from cutline.common.mesh.sender import LEAST_CREDIT_BYTES, Sender
 from cutline.common.mesh.streams import stream_name
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.status.parts import ChannelStatus
+from cutline.common.status.pipeline_status import ChannelStatus
 from cutline.common.store.lives import Key
+from cutline.common.waits import Party, Wait
 
 CREDIT_BYTES = 32 << 20
 SHARE_SECONDS = 10.0
@@ -70,7 +71,7 @@ class Links:
         """Queue the message behind all earlier ones to that receiver; waits while its channel is full."""
         message, sender = order.message, self._senders[order.receiver]
         self._used.add(order.receiver)
-        with self._awaited.on(f"{order.receiver}, to take what was sent to it"):
+        with self._awaited.on(Party.MEMBER, f"{order.receiver}, to take what was sent to it"):
             if isinstance(message, Records):
                 await sender.send(encode(message), message.body, counted=True)
             else:
@@ -116,7 +117,7 @@ class Links:
         return True
 
     @property
-    def waiting_for(self) -> str | None:
+    def waiting_for(self) -> Wait | None:
         """The receiver whose channel has been full for long."""
         return self._awaited.late
 

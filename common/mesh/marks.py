@@ -5,7 +5,7 @@ from __future__ import annotations
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send
 from cutline.common.mesh.messages import Marker, PartSaved
 from cutline.common.mesh.ports import Clock
-from cutline.common.status.parts import Mark
+from cutline.common.status.pipeline_status import Mark
 
 KEPT = 50
 

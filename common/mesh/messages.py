@@ -20,12 +20,13 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
 from cutline.common.limits import Limits
 from cutline.common.positions import High, Low, Position, Stop
@@ -204,37 +205,14 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFailed(Message):
-    """A chunk can't be read. Its JSON form, which parts hold too, has a flag each for `RESTART` and `RETRY`. `WAIT`
-    is a `RETRY` with a flag of its own, which an older enumerator ignores."""
+    """A chunk can't be read."""
 
     split_id: str
     table_id: str
     generation: int
     attempt: int
-    cause: str
+    cause: Cause
     remedy: Remedy = Remedy.QUARANTINE
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dict, for JSON."""
-        return {
-            "splitId": self.split_id, "tableId": self.table_id, "generation": self.generation, "attempt": self.attempt,
-            "cause": self.cause, "restart": self.remedy == Remedy.RESTART,
-            "retry": self.remedy in (Remedy.RETRY, Remedy.WAIT),
-            **({"wait": True} if self.remedy == Remedy.WAIT else {}),
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> SplitFailed:
-        """Read what `to_json` made."""
-        retry = Remedy.WAIT if body.get("wait") else Remedy.RETRY
-        return cls(
-            split_id=body["splitId"],
-            table_id=body["tableId"],
-            generation=body["generation"],
-            attempt=body["attempt"],
-            cause=body["cause"],
-            remedy=retry if body["retry"] else Remedy.RESTART if body["restart"] else Remedy.QUARANTINE,
-        )
 
 
 class TableState(StrEnum):
@@ -252,7 +230,7 @@ class TableReport(Message):
     table_id: str
     generation: int
     state: TableState
-    cause: str | None = None
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,13 +406,13 @@ def decode(header: dict[str, Any], body: Any = None) -> Message:
     cls = _TYPES.get(str(header.get("type")))
     if cls is None:
         raise ProtocolError(
-            f"message type {header.get('type')!r} is not known to this version; run one version of Cutline in a mesh"
+            f"message type {header.get('type')!r} is not known to this version", "run one version of Cutline in a mesh"
         )
     try:
         message: Message = from_plain(cls, header)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ProtocolError(
-            f"message {cls.__name__} can't be read: {error}; run one version of Cutline in a mesh"
+            f"message {cls.__name__} can't be read: {error}", "run one version of Cutline in a mesh"
         ) from error
     if body is not None and isinstance(message, Records):
         message = dataclasses.replace(message, body=body)

@@ -11,8 +11,10 @@ from typing import Any
 from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.machine import PartStored, State
 from cutline.common.mesh.ports import Ports
-from cutline.common.store.records import Deltas, PartRef, fold
+from cutline.common.store.deltas import Deltas, fold
+from cutline.common.store.records import PartRef
 from cutline.common.store.store import PipelineStore, file_name
+from cutline.common.waits import Party, Wait
 
 
 class Parts:
@@ -48,11 +50,11 @@ class PartSaving:
 
     async def save(self, checkpoint: int, state: State) -> PartStored:
         """Save one part. One call at a time. Raises Unavailable."""
-        with self._awaited.on(f"the store, to take the part of checkpoint {checkpoint}"):
+        with self._awaited.on(Party.STORE, f"the store, to take the part of checkpoint {checkpoint}"):
             return PartStored(checkpoint=checkpoint, ref=await self._pool.call(self._parts.put, checkpoint, state))
 
     @property
-    def waiting_for(self) -> str | None:
+    def waiting_for(self) -> Wait | None:
         """The store, while it takes long to take a part."""
         return self._awaited.late
 

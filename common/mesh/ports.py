@@ -22,8 +22,9 @@ from cutline.common.mesh.log_lines import LogLines
 from cutline.common.mesh.machine import Event, Send
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.topology import Channel
-from cutline.common.status.parts import ChannelStatus, MemberStatus, PartStatus, PipelineStatus
+from cutline.common.status.pipeline_status import ChannelStatus, MemberStatus, PartStatus, PipelineStatus
 from cutline.common.store.lives import Key
+from cutline.common.waits import Wait
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class Links(Protocol):
         """Say each second on every channel that this member lives; never returns."""
 
     @property
-    def waiting_for(self) -> str | None:
+    def waiting_for(self) -> Wait | None:
         """The receiver whose channel has been full for long."""
 
     def state(self) -> Mapping[str, ChannelStatus]:

@@ -17,18 +17,20 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
 from typing import Any, cast
 
 from redis.asyncio import Redis
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss, ProtocolError
+from cutline.common.form import read_each, text
 from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
-from cutline.common.status.form import read_each, text
-from cutline.common.status.parts import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
 from cutline.common.store.lives import LIFE, Key
 
-WIRE = 4
+WIRE = 5
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
 
 Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way
@@ -51,29 +53,34 @@ end
 """
 
 
+class RequestKind(StrEnum):
+    """What a request in Redis (its field `kind`) asks of the leader, or of the Spark writer."""
+
+    LOOK = "command"  # the leader: look at the commands in the store now
+    CHOOSE = "lake"  # the Spark writer: do this about commits of others
+    RETRY = "retry"  # the Spark writer: try a quarantined table again
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveUp:
     """An epoch that a service gave up, and why; `halts` if another try can't succeed, `lost` if the source lost
     something that every new generation of the tables does without."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool
     lost: Loss = Loss.NOTHING
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict; `lost` only where it says something, since earlier versions refuse it."""
-        body = asdict(self)
-        if not self.lost:
-            del body["lost"]
-        return body
+        """A plain dict."""
+        return {"epoch": self.epoch, "cause": self.cause.to_json(), "halts": self.halts, "lost": self.lost}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GaveUp:
         """Read what `to_json` gave; what only a newer version knows is left out."""
         lost = body.get("lost", "")
         known = lost if lost in tuple(Loss) else Loss.NOTHING
-        return cls(epoch=body["epoch"], cause=body["cause"], halts=body["halts"], lost=Loss(known))
+        return cls(epoch=body["epoch"], cause=Cause.from_json(body["cause"]), halts=body["halts"], lost=Loss(known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +220,7 @@ class Registry:
             tables = {name: (parsed[name], table) for name, table in read.items()}
             self._tables[pipeline] = given, tables
         parts = {part: _parsed(body, key) for part, body in found.items()}
-        return PipelineStatus.of(parts, {name: table for name, (_, table) in tables.items()})
+        return PipelineStatus.put_together(parts, {name: table for name, (_, table) in tables.items()})
 
     async def put_splits(self, pipeline: Key, changed: Mapping[str, str | None]) -> None:
         """Replace the split grids (JSON) of these tables; None removes a table's."""
@@ -243,9 +250,7 @@ class Registry:
         return await log_lines(self._redis, incarnation, count)
 
     async def request(self, pipeline: Key, request: Mapping[str, Any], *, to: str = LEADER) -> None:
-        """Queue a request to a pipeline's leader (a savepoint, a new generation of a table) or to its Spark writer
-        (retry a table, a `choice` about commits of others).
-        """
+        """Queue a request, of a `RequestKind`, to a pipeline's leader or to its Spark writer."""
         async with answered(f"pass a request to pipeline {pipeline}"):
             await self._redis.rpush(_requests(pipeline, to), json.dumps(request))
 
@@ -314,5 +319,5 @@ def _parsed(body: bytes | str, key: str) -> dict[str, Any]:
         return cast(dict[str, Any], json.loads(body))
     except ValueError as error:
         raise ProtocolError(
-            f"{key} in Redis is not JSON that Cutline wrote; remove that key and find its writer"
+            f"{key} in Redis is not JSON that Cutline wrote", "remove that key and find its writer"
         ) from error

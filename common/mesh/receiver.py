@@ -181,8 +181,8 @@ class Receiver:
     def _listen(self, now: float) -> None:
         if self._leader is not None and self._silence.read(now, heard=self._inlets[self._leader].heard == now):
             raise LeaderLost(
-                f"the enumerator that leads this epoch has sent nothing for {self._silence.seconds:.0f} s; start an"
-                " enumerator if none runs"
+                f"the enumerator that leads this epoch has sent nothing for {self._silence.seconds:.0f} s",
+                "start an enumerator if none runs",
             )
 
     async def _check_silence(self, now: float) -> None:
@@ -209,7 +209,7 @@ def _take_entry(
     if fields[::2] not in ([b"h", b"b", b"c"], [b"h", b"b", b"c", b"f"]):
         names = ", ".join(repr(f.decode(errors="replace")) for f in fields[::2])
         raise ProtocolError(
-            f"channel {inlet.name} has a foreign entry {entry_id.decode()} with fields {names}; stop its writer"
+            f"channel {inlet.name} has a foreign entry {entry_id.decode()} with fields {names}", "stop its writer"
         )
     header, body, crc = fields[1], fields[3], fields[5]
     number = inlet.last + 1
@@ -219,14 +219,14 @@ def _take_entry(
         )
     if crc != b"%d" % crc32(body, crc32(header)):
         raise ProtocolError(
-            f"message {number} of channel {inlet.name} is corrupt (its crc32 is wrong); check Redis and its machine"
+            f"message {number} of channel {inlet.name} is corrupt (its crc32 is wrong)", "check Redis and its machine"
         )
     inlet.last = number
     size = len(header) + len(body)
     if len(fields) == 6:
         if inlet.parts_expected:
             raise ProtocolError(
-                f"message {number} of channel {inlet.name} came inside a fragmented one; stop the second sender"
+                f"message {number} of channel {inlet.name} came inside a fragmented one", "stop the second sender"
             )
     else:
         i, _, n = fields[7].partition(b"/")
@@ -248,7 +248,7 @@ def _take_entry(
         kind = known["type"]
     except (ValueError, TypeError, KeyError) as error:
         raise ProtocolError(
-            f"message {number} of channel {inlet.name} has no readable header; stop its writer"
+            f"message {number} of channel {inlet.name} has no readable header", "stop its writer"
         ) from error
     if kind in ("open", "idle"):
         return None, size

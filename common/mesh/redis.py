@@ -74,7 +74,7 @@ def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
             file = getattr(environment, f"redis_{setting}")
             if file is not None and not os.access(file, os.R_OK):
                 name = f"CUTLINE_REDIS_{setting.upper()}"
-                raise ConfigError(f"the file {file}, named by {name}, can't be read; correct the path")
+                raise ConfigError(f"the file {file}, named by {name}, can't be read", "correct the path")
     try:
         if scheme not in _SENTINEL_SCHEMES:
             return Redis.from_url(url, **settings, **(tls if scheme == "rediss" else {}))
@@ -85,8 +85,9 @@ def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
     except ValueError:
         # redis-py's message may hold a part of the password
         raise ConfigError(
-            f"the Redis address {redacted(url)!r} is malformed; write CUTLINE_REDIS_URL as redis://host:port/0, or"
-            " redis+sentinel://host:port,host:port/master-name/0, with %2F for a / in a password"
+            f"the Redis address {redacted(url)!r} is malformed",
+            "write CUTLINE_REDIS_URL as redis://host:port/0, or redis+sentinel://host:port,host:port/master-name/0,"
+            " with %2F for a / in a password",
         ) from None
     protected: dict[str, Any] = {"ssl": True, **tls} if scheme.startswith("rediss") else {}
     sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
@@ -120,11 +121,11 @@ async def answered(what: str) -> AsyncIterator[None]:
         _heed_cancel()
     except (AuthenticationError, AuthorizationError) as error:
         raise ConfigError(
-            f"Redis refused to {what} ({error}); put the right user and password into CUTLINE_REDIS_URL"
+            f"Redis refused to {what} ({error})", "put the right user and password into CUTLINE_REDIS_URL"
         ) from error
     except OutOfMemoryError as error:
         raise NoRoom(
-            f"Redis has no room to {what} ({error}); give it more memory, or remove other applications' keys"
+            f"Redis has no room to {what} ({error})", "give it more memory, or remove other applications' keys"
         ) from error
     except (RedisError, OSError, TimeoutError) as error:
         raise Unavailable(f"Redis did not answer a request to {what}: {_words(error)}") from error
@@ -197,7 +198,7 @@ class Wire:
         except (AuthenticationError, AuthorizationError) as error:
             await self.close()
             raise ConfigError(
-                f"Redis refused the connection ({error}); put the right user and password into CUTLINE_REDIS_URL"
+                f"Redis refused the connection ({error})", "put the right user and password into CUTLINE_REDIS_URL"
             ) from error
         except (RedisError, OSError, TimeoutError) as error:
             await self.close()

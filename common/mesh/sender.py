@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh.channels import PATIENCE_SECONDS, Body, Entry, Patience, add
 from cutline.common.mesh.redis import Wire
-from cutline.common.status.parts import ChannelStatus
+from cutline.common.status.pipeline_status import ChannelStatus
 
 _FLIGHT_ENTRIES = 256
 _OUTBOX_BYTES = 4 << 20
@@ -128,7 +128,7 @@ class Sender:
         size = len(header) + len(body)
         if size > MAX_MESSAGE_BYTES or len(header) > FRAGMENT_BYTES:
             raise ProtocolError(
-                f"a message of {size} bytes (header {len(header)}) is too large for channel {self.name}; split it"
+                f"a message of {size} bytes (header {len(header)}) is too large for channel {self.name}", "split it"
             )
         self._busy = True
         most = min(FRAGMENT_BYTES, max(self.credit_bytes, LEAST_CREDIT_BYTES)) if counted else FRAGMENT_BYTES

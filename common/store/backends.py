@@ -115,11 +115,11 @@ def store_errors(location: str) -> Iterator[None]:
         yield
     except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
         raise ConfigError(
-            f"{location} can't be used ({error.strerror or error}); give Cutline the right to it"
+            f"{location} can't be used ({error.strerror or error})", "give Cutline the right to it"
         ) from error
     except OSError as error:
         if error.errno == errno.EROFS:
-            raise ConfigError(f"{location} is on a read-only file system; put the store elsewhere") from error
+            raise ConfigError(f"{location} is on a read-only file system", "put the store elsewhere") from error
         raise Unavailable(f"the store does not answer at {location}: {error.strerror or error}") from error
     finally:
         _answered_at = time.monotonic()
@@ -203,7 +203,7 @@ class _Files:
         location = self.location(path)
         with store_errors(location):
             if not self._link(file, temporary, location):
-                raise ProtocolError(f"{location} exists already, though its name is unique; stop the second writer")
+                raise ProtocolError(f"{location} exists already, though its name is unique", "stop the second writer")
 
     def sync(self, folder: str) -> None:
         location = self.location(folder)
@@ -255,7 +255,7 @@ class _Files:
         except OSError as error:
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV):
                 raise ConfigError(
-                    f"{location} is on a file system without hard links; put the store on one that has them"
+                    f"{location} is on a file system without hard links", "put the store on one that has them"
                 ) from error
             raise
         os.unlink(temporary)
@@ -294,8 +294,8 @@ class _Objects:
                 self._fs.ls(bucket, detail=False)  # `exists` is false too where nobody answers, or the keys are wrong
             except FileNotFoundError as error:
                 raise ConfigError(
-                    f"the bucket {bucket} of the store {self.location('')} does not exist; create it, or correct"
-                    " CUTLINE_STORE_URL"
+                    f"the bucket {bucket} of the store {self.location('')} does not exist",
+                    "create it, or correct CUTLINE_STORE_URL",
                 ) from error
 
     def location(self, path: str) -> str:
@@ -398,12 +398,12 @@ def backend_of(url: str) -> Backend:
             filesystem, root = fsspec.core.url_to_fs(url, **_OBJECTS[protocol])
         except (ImportError, ValueError) as error:
             raise ConfigError(
-                f"the store {redacted(url)!r} can't be opened ({error}); install cutline[{_EXTRAS[protocol]}]"
+                f"the store {redacted(url)!r} can't be opened ({error})", f"install cutline[{_EXTRAS[protocol]}]"
             ) from error
         return _Objects(filesystem, protocol, root)
     raise ConfigError(
-        f"the store {redacted(url)!r} is of an unsupported kind: a journal needs put-if-absent; use file://, s3://, gs://"
-        " or abfss://"
+        f"the store {redacted(url)!r} is of an unsupported kind: a journal needs put-if-absent",
+        "use file://, s3://, gs:// or abfss://",
     )
 
 

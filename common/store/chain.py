@@ -40,7 +40,7 @@ class Chain:
         """
         if checkpoint < self.behind:
             raise ProtocolError(
-                f"journal entry {self.behind} is missing, though the chain includes it; restore it from a backup"
+                f"journal entry {self.behind} is missing, though the chain includes it", "restore it from a backup"
             )
         return [slot for epoch, last in reversed(self.segments) for slot in range(max(epoch, checkpoint) + 1, last + 1)]
 
@@ -61,7 +61,7 @@ def follow(last_slot: int, entry: Callable[[int], Entry | None], published: Coll
         found = entry(last)
         if found is None:
             if not segments:
-                raise ProtocolError(f"journal entry {last}, the newest, is missing; restore it from a backup")
+                raise ProtocolError(f"journal entry {last}, the newest, is missing", "restore it from a backup")
             return Chain(segments=tuple(segments), behind=last)
         segments.append((found.epoch, last))
         if any(found.epoch < n <= last for n in published):
@@ -71,13 +71,13 @@ def follow(last_slot: int, entry: Callable[[int], Entry | None], published: Coll
             return Chain(segments=tuple(segments), behind=found.epoch)
         if not isinstance(begin, EpochEntry):
             raise ProtocolError(
-                f"journal entry {found.epoch} is no epoch entry, though checkpoint {last} names it as its epoch;"
-                " restore the journal from a backup"
+                f"journal entry {found.epoch} is no epoch entry, though checkpoint {last} names it as its epoch",
+                "restore the journal from a backup",
             )
         if begin.base is not None and begin.base >= found.epoch:
             raise ProtocolError(
-                f"epoch entry {found.epoch} starts from checkpoint {begin.base}, which is not before it; restore"
-                " the journal from a backup"
+                f"epoch entry {found.epoch} starts from checkpoint {begin.base}, which is not before it",
+                "restore the journal from a backup",
             )
         last = begin.base
     return Chain(segments=tuple(segments))

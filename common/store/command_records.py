@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Mode = Literal["running", "paused", "stopped", "deleting"]
+from cutline.common.commands.kinds import KINDS, Mode, Refusal, Taken, Wish, wish_of
+
 State = Literal["done", "refused", "failed", "cancelled"]
 
 
@@ -26,6 +27,16 @@ class Command:
     origin: str | None = None
     key: str | None = None
     nonce: str = ""
+
+    @property
+    def wish(self) -> Wish | Refusal:
+        """What it is by its class, or why this version of Cutline can't carry it out."""
+        return wish_of(self.kind, self.arguments)
+
+    @property
+    def taken(self) -> Taken:
+        """How the leader takes it."""
+        return KINDS[self.kind].rule.taken if self.kind in KINDS else "alone"
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
@@ -62,15 +73,15 @@ class Orders:
     anew: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; `limits` and `anew` are left out where they say nothing, as earlier versions did."""
+        """Return a plain dict, without absent limits."""
         body: dict[str, Any] = {
             "mode": self.mode,
             "definition": self.definition,
             "base": self.base,
             "base_after": self.base_after,
             "purge": self.purge,
+            "anew": self.anew,
         }
-        body |= {"anew": True} if self.anew else {}
         return body if self.limits is None else body | {"limits": dict(self.limits)}
 
 
@@ -93,8 +104,8 @@ class Outcome:
     open: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; `open` is left out where it is empty, as earlier versions of Cutline did."""
-        body = {
+        """Return a plain dict."""
+        return {
             "n": self.n,
             "state": self.state,
             "cause": self.cause,
@@ -102,11 +113,11 @@ class Outcome:
             "result": dict(self.result),
             "at": self.at,
             "orders": self.orders.to_json(),
+            "open": list(self.open),
         }
-        return body | {"open": list(self.open)} if self.open else body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Outcome:
         """Read what `to_json` gave."""
-        known = {**body, "orders": Orders(**body["orders"]), "open": tuple(body.get("open", ()))}
+        known = {**body, "orders": Orders(**body["orders"]), "open": tuple(body["open"])}
         return cls(**known)

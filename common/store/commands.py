@@ -28,13 +28,13 @@ from typing import Any
 from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.store import bodies
 from cutline.common.store.backends import side_by_side
-from cutline.common.store.command_records import Command, Mode, Orders, Outcome
+from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.envelope import canonical, opened, sealed
 from cutline.common.store.lives import Folder
 
 RETAINED = 1_000
 SPARK = "the Spark writer"
-__all__ = ("SPARK", "Command", "Commands", "Mode", "Orders", "Outcome")
+__all__ = ("SPARK", "Command", "Commands", "Orders", "Outcome")
 
 
 class Commands:
@@ -240,7 +240,9 @@ class Commands:
         path = self._path(folder, n)
         body = bodies.get(self._folder, path)
         if body is not None and body.get("n") != n:
-            raise ProtocolError(f"{self._folder.location(path)} holds number {body.get('n')}; restore it from a backup")
+            raise ProtocolError(
+                f"{self._folder.location(path)} holds number {body.get('n')}", "restore it from a backup"
+            )
         return body
 
 
@@ -257,6 +259,6 @@ def _same(command: Command, key: str, kind: str, arguments: Mapping[str, Any]) -
     if (command.key, command.kind, command.arguments) == (key, kind, arguments):
         return command
     raise KeyUsed(
-        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content; use a new key"
-        " for each command"
+        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content",
+        "use a new key for each command",
     )

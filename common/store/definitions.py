@@ -59,8 +59,9 @@ class Definitions:
             keys = sorted(key for key in {*known, *definition} if known.get(key) != definition.get(key))
             raise ConfigError(
                 f"the name {self._folder.name!r} is in use in this store with another {', '.join(keys)} (version"
-                f" {in_force} of its definition, {self._folder.location(self._path(in_force))}); apply the change with"
-                " `cutline define --replace` or `cutline pipeline replace`, or choose another name or another store"
+                f" {in_force} of its definition, {self._folder.location(self._path(in_force))})",
+                "apply the change with `cutline define --replace` or `cutline pipeline replace`, or choose another"
+                " name or another store",
             )
         return False
 

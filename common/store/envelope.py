@@ -28,11 +28,11 @@ def opened(data: bytes, location: str) -> dict[str, Any]:
     """The body of a file's bytes. Raises ProtocolError if they are corrupt, ConfigError for another format."""
     head = _HEAD.match(data)
     if head is None:
-        raise ProtocolError(f"{location} is not an envelope of Cutline; remove it or restore it from a backup")
+        raise ProtocolError(f"{location} is not an envelope of Cutline", "remove it or restore it from a backup")
     if int(head[1]) > FORMAT:
         raise ConfigError(
-            f"{location} was written by a newer Cutline (format {int(head[1])}, this one reads {FORMAT}); use that"
-            " version"
+            f"{location} was written by a newer Cutline (format {int(head[1])}, this one reads {FORMAT})",
+            "use that version",
         )
     if int(head[1]) < FORMAT:
         raise ConfigError(
@@ -41,7 +41,7 @@ def opened(data: bytes, location: str) -> dict[str, Any]:
         )
     raw = data[head.end() : -2]
     if data[-2:] != b"}\n" or _digest(raw) != head[2]:
-        raise ProtocolError(f"{location} is corrupt (its sha256 is wrong); restore it from a backup")
+        raise ProtocolError(f"{location} is corrupt (its sha256 is wrong)", "restore it from a backup")
     return cast(dict[str, Any], json.loads(raw))
 
 

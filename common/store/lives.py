@@ -60,11 +60,6 @@ class Life:
         """The life as a word."""
         return Key(f"{self.name}.{self.id}")
 
-    @property
-    def carried_over(self) -> bool:
-        """Whether a version of Cutline that knew no ids made it: what it wrote so far bears the name alone."""
-        return self.folder == self.name
-
 
 def name_of(key: Key) -> str:
     """The name of the pipeline of a key."""
@@ -91,7 +86,7 @@ class Lives:
         }
         return [life for life in found if life.key in self._defined]
 
-    def of(self, name: str) -> Life | None:
+    def named(self, name: str) -> Life | None:
         """Return the life of this name, defined or not; None if the name is free. Costs a listing."""
         return self._newest(name, self._numbers().get(name, {}))
 
@@ -197,14 +192,14 @@ class Folder:
     def find(self) -> Life | None:
         """Return the life; None if the name has none now. Costs a listing until there is one."""
         if self._life is None:
-            self._life = self.lives.of(self.name)
+            self._life = self.lives.named(self.name)
         return self._life
 
     @property
     def life(self) -> Life:
         """The life. Raises ConfigError without one."""
         if (found := self.find()) is None:
-            raise ConfigError(f"the store has no pipeline {self.name!r}; define it first")
+            raise ConfigError(f"the store has no pipeline {self.name!r}", "define it first")
         return found
 
     def bind(self, life: Life | None) -> None:

@@ -7,24 +7,24 @@
 | `Publication` | a checkpoint is applied: the snapshot of each table's `main` and of its work | the Spark writer |
 
 In memory a record has all tables. In the store it has all of them (a *full* record), or only those that changed since
-an earlier record, which it names (`since`): the cost of a checkpoint grows with the number of changed tables. That
-earlier record is full, or names a full one: a record is read from three files at most. `Deltas` chooses.
+an earlier record, which it names (`since`): deltas.py chooses which.
 
 Change a field together with `FORMAT`: other versions read it differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from cutline.common.causes import Cause
+from cutline.common.phases import Phase
 from cutline.common.positions import Position
+from cutline.common.store.deltas import fold, since_of
 
 FORMAT = 4
-_BASES = 2  # a record is read from one file more
 T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class EpochEntry:
     leader: str
     base: int | None
     members: Members
-    cause: str
+    cause: Cause
     written_at: float
     definition: int = 1
     anew: Anew | None = None
@@ -211,7 +211,7 @@ class EpochEntry:
             "leader": self.leader,
             "base": self.base,
             "members": self.members.to_json(),
-            "cause": self.cause,
+            "cause": self.cause.to_json(),
             "written_at": self.written_at,
             "definition": self.definition,
             "floor": self.floor,
@@ -229,7 +229,7 @@ class EpochEntry:
             leader=body["leader"],
             base=body["base"],
             members=Members.from_json(body["members"]),
-            cause=body["cause"],
+            cause=Cause.from_json(body["cause"]),
             written_at=body["written_at"],
             definition=body["definition"],
             anew=body.get("anew"),
@@ -246,10 +246,10 @@ class TableEntry:
     """
 
     generation: int
-    phase: str
+    phase: Phase
     schema: str | None
     show: bool
-    cause: str | None = None
+    cause: Cause | None = None
     described: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -260,15 +260,14 @@ class TableEntry:
             "schema": self.schema,
             "show": self.show,
         }
-        for name in ("cause", "described"):
-            if (value := getattr(self, name)) is not None:
-                body[name] = value
-        return body
+        body |= {} if self.cause is None else {"cause": self.cause.to_json()}
+        return body if self.described is None else body | {"described": self.described}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableEntry:
         """Read what `to_json` gave."""
-        return cls(**body)
+        cause = Cause.from_json(body["cause"]) if "cause" in body else None
+        return cls(**{**body, "phase": Phase(body["phase"]), "cause": cause})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,7 +421,7 @@ class Quarantine:
     restores the table.
     """
 
-    cause: str
+    cause: Cause
     generation: int
     applied: int | None
 
@@ -453,14 +452,15 @@ class PublishedTable:
             "main": None if self.main is None else self.main.to_json(),
             "work": None if self.work is None else self.work.to_json(),
         }
-        return body if self.held is None else body | {"cause": self.held.cause, "applied": self.held.applied}
+        return body if self.held is None else body | {"cause": self.held.cause.to_json(), "applied": self.held.applied}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> PublishedTable:
         """Read what `to_json` gave."""
         held = None
         if "applied" in body:
-            held = Quarantine(cause=body["cause"], generation=body["generation"], applied=body["applied"])
+            cause = Cause.from_json(body["cause"])
+            held = Quarantine(cause=cause, generation=body["generation"], applied=body["applied"])
         return cls(
             state=body["state"],
             generation=body["generation"],
@@ -522,78 +522,3 @@ class Publication:
 def _folded(before: Mapping[str, T], changed: Mapping[str, Any], read: Callable[[Any], T]) -> dict[str, T]:
     """The tables of a record: those before, with those that it gives; None for one that was removed."""
     return fold(before, {name: None if body is None else read(body) for name, body in changed.items()})
-
-
-def changes(now: Mapping[K, T], before: Mapping[K, T]) -> dict[K, T | None]:
-    """The values of `now` that differ from `before`; None for removed keys. Cheap where values are the same objects."""
-    changed: dict[K, T | None] = {
-        key: value for key, value in now.items() if (old := before.get(key)) is not value and old != value
-    }
-    changed.update(dict.fromkeys(before.keys() - now.keys()))
-    return changed
-
-
-class Deltas:
-    """Chooses for each record of a sequence the earlier record, its *base*, since which it gives the changes.
-
-    The bases at hand are the last full record and, if there is one, the last record that builds on it. The records that
-    build on a base give as many values together as the base itself gives, at most; then the next one is a new base: it
-    builds on the full record, or is full. So all records together cost a small multiple of the changes, a burst of
-    changes is not repeated for long, and records without changes cost nothing. A value that is the same object as
-    before costs nothing.
-    A sequence has one writer. After an unclear answer that writer begins again with a full record (`forget`).
-    """
-
-    def __init__(self) -> None:
-        self._bases: list[_Base] = []
-
-    def choose(self, values: Mapping[K, T]) -> tuple[Any, dict[K, T | None]]:
-        """Return the name of the base and the changes since; (None, all values) for a full record."""
-        for base in reversed(self._bases):
-            changed = base.changes(values)
-            if base.spent + len(changed) <= base.size and 2 * len(changed) <= len(values):
-                return base.name, changed
-        return None, dict(values)
-
-    def wrote(self, name: Any, values: Mapping[K, T], changed: Mapping[K, T | None], *, since: Any) -> None:
-        """Note that record `name` is in the store, in the form that `choose` returned."""
-        while self._bases and self._bases[-1].name != since:
-            self._bases.pop()
-        if self._bases:
-            self._bases[-1].spent += len(changed)
-        if not self._bases or (changed and len(self._bases) < _BASES):
-            self._bases.append(_Base(name, values, size=len(changed)))
-
-    @property
-    def bases(self) -> set[Any]:
-        """The names of the records that the next one may build on."""
-        return {base.name for base in self._bases}
-
-    def forget(self) -> None:
-        """Make the next record a full one."""
-        self._bases = []
-
-
-class _Base:
-    """A record that others build on; `size`: how many values it gives, `spent`: how many they give together."""
-
-    def __init__(self, name: Any, values: Mapping[Any, Any], *, size: int) -> None:
-        self.name, self.size, self.spent = name, size, 0
-        self._values = values
-        self._last: tuple[Mapping[Any, Any], dict[Any, Any]] = (values, {})
-
-    def changes(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
-        """`changes` from this record's values to `values`; kept for the same object."""
-        if values is not self._last[0]:
-            self._last = values, changes(values, self._values)
-        return self._last[1]
-
-
-def fold(before: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
-    """`before` with the changes applied: the inverse of `changes`."""
-    return {key: value for key, value in {**before, **changed}.items() if value is not None}
-
-
-def since_of(body: Mapping[str, Any]) -> Any:
-    """The earlier record that a record's body names as the one that it builds on; None for a full record."""
-    return body.get("since")

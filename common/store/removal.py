@@ -17,13 +17,15 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from cutline.common.commands.kinds import Restore
 from cutline.common.errors import ProtocolError
 from cutline.common.store import bodies
 from cutline.common.store.bodies import numbered
 from cutline.common.store.chain import follow
 from cutline.common.store.commands import Commands
+from cutline.common.store.deltas import since_of
 from cutline.common.store.lives import Folder
-from cutline.common.store.records import Entry, PartRef, since_of
+from cutline.common.store.records import Entry, PartRef
 
 FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
 """The name of a part or a staged file, which begins with its epoch."""
@@ -51,7 +53,7 @@ class Removal:
         path = numbered("released", n)
         if bodies.put(self._folder, path, {"n": n, "command": command}):
             return True
-        return (bodies.get(self._folder, path) or {}).get("command") == command
+        return bool((bodies.get(self._folder, path) or {}).get("command") == command)
 
     def released(self) -> set[int]:
         """Return the numbers of these savepoints."""
@@ -145,9 +147,11 @@ class Removal:
     def _nothing_goes_back(self, n: int, kept: Collection[int]) -> bool:
         """Whether the pipeline goes on from publication `n` or a later one, and no command says otherwise."""
         newest = self._commands.newest_outcome()
-        asked = [c.arguments.get("checkpoint") for c in self._commands.unfinished(newest) if c.kind == "restore"]
-        asked.append(None if newest is None else newest.orders.base)
-        if any(isinstance(base, int) and base < n and base not in kept for base in asked):
+        wishes = [command.wish for command in self._commands.unfinished(newest)]
+        asked = [wish.checkpoint for wish in wishes if isinstance(wish, Restore)]
+        if newest is not None and newest.orders.base is not None:
+            asked.append(newest.orders.base)
+        if any(base < n and base not in kept for base in asked):
             return False
         last = self._last_slot()
         if last and self._entry(last) is None:
@@ -224,7 +228,7 @@ def entry_body(folder: Folder, slot: int) -> dict[str, Any] | None:
     body = bodies.get(folder, path)
     if body is not None and body.get("slot") != slot:
         raise ProtocolError(
-            f"{folder.location(path)} holds the entry of slot {body.get('slot')}; restore the journal from a backup"
+            f"{folder.location(path)} holds the entry of slot {body.get('slot')}", "restore the journal from a backup"
         )
     return body
 

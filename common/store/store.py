@@ -56,25 +56,22 @@ from cutline.common.store.backends import backend_of, side_by_side, store_errors
 from cutline.common.store.bodies import numbered
 from cutline.common.store.commands import Commands
 from cutline.common.store.definitions import Definitions, DefinitionVersion
+from cutline.common.store.deltas import Deltas, since_of
 from cutline.common.store.envelope import opened
 from cutline.common.store.index_files import IndexFiles
 from cutline.common.store.lives import DEFINED, PIPELINE_NAME, Folder, Key, Life, Lives, name_of
 from cutline.common.store.records import (
     CheckpointEntry,
-    Deltas,
     Entry,
     EpochEntry,
     PartRef,
     Publication,
     PublishedTable,
     TableEntry,
-    since_of,
 )
 from cutline.common.store.removal import FILE_NAME, Removal, entry_body
 from cutline.common.store.staging_file import StagingFile
-from cutline.common.table_id import check_ids
 
-K = TypeVar("K")
 V = TypeVar("V")
 _COPY_BYTES = 1 << 20
 _SCHEMAS_CACHED = 2048
@@ -114,11 +111,11 @@ class Store:
             self._backend.remove(probe)
         except Unavailable as error:
             raise ConfigError(
-                f"the store {redacted(self.url)!r} can't be written ({error}); choose a writable location"
+                f"the store {redacted(self.url)!r} can't be written ({error})", "choose a writable location"
             ) from error
         if not won or again:
             raise ConfigError(
-                f"the store {redacted(self.url)!r} allowed a second write to one name; put the store elsewhere"
+                f"the store {redacted(self.url)!r} allowed a second write to one name", "put the store elsewhere"
             )
 
     def pipelines(self) -> list[str]:
@@ -133,14 +130,14 @@ class Store:
     def life(self, key: Key) -> Life | None:
         """Return the life of this key, defined or not; None if it has ended, or is of another store. Costs a
         listing."""
-        found = self._lives.of(name_of(key)) if PIPELINE_NAME.fullmatch(name_of(key)) else None
+        found = self._lives.named(name_of(key)) if PIPELINE_NAME.fullmatch(name_of(key)) else None
         return found if found is not None and found.key == key else None
 
     def pipeline(self, name: str) -> PipelineStore:
         """Return the part of the store of the pipeline that has this name when it is first used, defined or not.
         Raises ConfigError for an invalid name."""
         if not PIPELINE_NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} can't name a pipeline; use up to 63 letters, digits, _ and -")
+            raise ConfigError(f"{name!r} can't name a pipeline", "use up to 63 letters, digits, _ and -")
         return PipelineStore(Folder(self._backend, name, self._lives))
 
     def open(self, life: Life) -> PipelineStore:
@@ -211,7 +208,7 @@ class PipelineStore:
             self._begin()
             if self.commands.orders().mode == "deleting" and not lives.has_ended(life):
                 raise ConfigError(
-                    f"the pipeline {self.name} is being deleted; wait until it is gone, or use another name"
+                    f"the pipeline {self.name} is being deleted", "wait until it is gone, or use another name"
                 )
             made = self._definitions.define(definition, in_force=self.definition_version() or 1)
             if not lives.has_ended(life):
@@ -272,7 +269,7 @@ class PipelineStore:
         if slot < 1 or (slot > self._last_slot + 1 and not self._exists(_entry_path(slot - 1))):
             if 1 < slot <= self.last_slot():
                 return False  # the journal has gone on, and older entries are removed
-            raise ProtocolError(f"journal slot {slot} can't be written before slot {slot - 1}; re-read the journal")
+            raise ProtocolError(f"journal slot {slot} can't be written before slot {slot - 1}", "re-read the journal")
         if slot <= self._last_slot or (slot == 1 and self._numbers("journal")):
             return False
         if isinstance(entry, EpochEntry):
@@ -317,14 +314,6 @@ class PipelineStore:
         entry would take a removed slot for the end."""
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
-
-    def check_tables(self) -> None:
-        """Raise ConfigError if the checkpoint from which the pipeline goes on has a table whose id is ambiguous."""
-        found = self.entry(self.last_slot())
-        if isinstance(found, EpochEntry) and found.base is not None:
-            found = self.entry(found.base)
-        if isinstance(found, CheckpointEntry):
-            check_ids(found.tables)
 
     def slots(self) -> list[int]:
         """Return the numbers of the entries that the journal still has, ascending."""
@@ -410,7 +399,7 @@ class PipelineStore:
                     return path, data
             self._schema_names = {file.split(".")[1]: file for file in self._names("schemas") if not file[0] == "."}
         raise ProtocolError(
-            f"{self.location('schemas')} has no schema {name}, though an entry names it; restore it from a backup"
+            f"{self.location('schemas')} has no schema {name}, though an entry names it", "restore it from a backup"
         )
 
     # Parts and staged files
@@ -420,7 +409,7 @@ class PipelineStore:
         path = f"parts/{_checked(name)}"
         if not self._folder.create(path, data):
             raise ProtocolError(
-                f"{self.location(path)} exists already, though its name is unique; stop the second writer"
+                f"{self.location(path)} exists already, though its name is unique", "stop the second writer"
             )
         return PartRef(path=path, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
 
@@ -534,7 +523,9 @@ class PipelineStore:
         """The body of the record that another one builds on."""
         found = self._get(path)
         if found is None:
-            raise ProtocolError(f"{self.location(path)} is missing, though {record} names it; restore it from a backup")
+            raise ProtocolError(
+                f"{self.location(path)} is missing, though {record} names it", "restore it from a backup"
+            )
         return found
 
     def _exists(self, path: str) -> bool:
@@ -568,11 +559,11 @@ class PipelineStore:
     def _compare(self, ref: PartRef, sha256: str | None, size: int) -> None:
         if sha256 is None:
             raise ProtocolError(
-                f"{self.location(ref.path)} is missing, though an entry names it; restore it from a backup"
+                f"{self.location(ref.path)} is missing, though an entry names it", "restore it from a backup"
             )
         if sha256 != ref.sha256 or size != ref.size:
             raise ProtocolError(
-                f"{self.location(ref.path)} is corrupt ({size} bytes, its sha256 is wrong); restore it from a backup"
+                f"{self.location(ref.path)} is corrupt ({size} bytes, its sha256 is wrong)", "restore it from a backup"
             )
 
 
@@ -591,5 +582,5 @@ def _newest(tables: Mapping[int, V], number: int, found: V) -> dict[int, V]:
 
 def _checked(name: str) -> str:
     if not FILE_NAME.fullmatch(name):
-        raise ProtocolError(f"{name!r} can't name a part or staged file; make the name by store.file_name")
+        raise ProtocolError(f"{name!r} can't name a part or staged file", "make the name by store.file_name")
     return name

@@ -76,7 +76,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         body_bytes=environment.api_body_bytes,
         metrics_open=environment.metrics_open,
         metrics_tables=environment.metrics_tables,
-        secrets=Secrets.of(environment.secrets),
+        secrets=Secrets.parsed(environment.secrets),
     )
     config = uvicorn.Config(
         app,
@@ -178,8 +178,8 @@ def _load_certificate(config: uvicorn.Config, environment: Environment) -> None:
         config.load()
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigError(
-            f"the certificate {environment.api_cert} with the key {environment.api_key} can't be used ({error});"
-            " correct CUTLINE_API_CERT and CUTLINE_API_KEY"
+            f"the certificate {environment.api_cert} with the key {environment.api_key} can't be used ({error})",
+            "correct CUTLINE_API_CERT and CUTLINE_API_KEY",
         ) from error
 
 

@@ -22,13 +22,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.causes import Cause, joined
+from cutline.common.status.pipeline_status import PipelineStatus
+from cutline.common.waits import Party
 from cutline.services.control.conditions import Condition, Labels
 
 PAUSE_SECONDS = (1.0, 300.0)
 DAY_SECONDS = 86_400.0
 MOST_DELIVERIES = 1000
 FIRING, RESOLVED = "firing", "resolved"
+_NAMED = 3  # tables of one alert
 _SHARED = ("CutlineRedisAway", "CutlineStoreAway")
 
 
@@ -43,7 +46,7 @@ class Alert:
     summary: str
     runbook: str
     firing: bool = False
-    cause: str = ""
+    cause: Cause | None = None
 
     @property
     def key(self) -> tuple[str, Labels]:
@@ -75,7 +78,7 @@ class Delivery:
 class Judged:
     """What each condition names now, each with its cause; `blind`: nothing is known of the pipelines."""
 
-    found: Mapping[Condition, Mapping[Labels, str]]
+    found: Mapping[Condition, Mapping[Labels, Cause | None]]
     blind: bool = False
 
 
@@ -177,17 +180,22 @@ def _begun(condition: Condition, labels: Labels, now: float) -> Alert:
 
 
 def _alert(body: Mapping[str, Any]) -> Alert:
-    return Alert(**{**body, "labels": tuple((name, value) for name, value in body["labels"])})
+    labels = tuple((name, value) for name, value in body["labels"])
+    cause = None if body["cause"] is None else Cause.from_json(body["cause"])
+    return Alert(**{**body, "labels": labels, "cause": cause})
 
 
 def body(delivery: Delivery, *, docs_url: str | None, receiver: str = "cutline") -> dict[str, Any]:
     """Return the post of a delivery: that of Alertmanager's webhook, version 4, and `text` for chats."""
     alert = delivery.alert
     labels = {"alertname": alert.name, "severity": alert.severity, **dict(alert.labels)}
-    link = f"{docs_url.rstrip('/')}/{alert.runbook}" if docs_url else f"docs/{alert.runbook}"
-    annotations = {"summary": alert.summary, "runbook_url": link} | ({"cause": alert.cause} if alert.cause else {})
+    docs = docs_url.rstrip("/") if docs_url else "docs"
+    link = f"{docs}/{alert.runbook}"
+    annotations = {"summary": alert.summary, "runbook_url": link}
+    if alert.cause is not None:
+        annotations |= {"cause": str(alert.cause), "cause_url": f"{docs}/causes.md#{alert.cause.code}"}
     word = alert.severity if delivery.status == FIRING else RESOLVED
-    cause = f": {alert.cause}" if alert.cause and delivery.status == FIRING else ""
+    cause = f": {alert.cause}" if alert.cause is not None and delivery.status == FIRING else ""
     return {
         "version": "4",
         "status": delivery.status,
@@ -217,20 +225,27 @@ def _time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def cause_of(name: str, status: PipelineStatus, tables: Iterable[tuple[str, str]]) -> str:
-    """Return the cause of an alert as the status of its pipeline gives it, "" if it gives none. `tables` are the
-    quarantined tables of the alert's class, with their causes."""
+def cause_of(name: str, status: PipelineStatus, tables: Iterable[tuple[str, Cause]]) -> Cause | None:
+    """Return the cause of an alert as the status of its pipeline gives it, None if it gives none. `tables` are the
+    quarantined tables of the alert's code, with their causes."""
     failure = status.spark_writer.failure
-    waits = [part.waiting_for for part in status.members().values() if part.waiting_for]
     match name:
         case "CutlineHalted":
-            return status.enumerator.halted or ""
+            return status.enumerator.halted
         case "CutlineSparkWriterFailing" | "CutlinePublicationOverdue":
-            return "" if failure is None else failure.error
+            return None if failure is None else failure.cause
         case "CutlineTableQuarantined":
-            listed = list(tables)
-            more = f"; and {len(listed) - 3} more" if len(listed) > 3 else ""
-            return "; ".join(f"{table}: {cause}" for table, cause in listed[:3]) + more
+            return _of_tables(list(tables))
         case "CutlineSourceDisconnected" | "CutlineCheckpointOverdue" | "CutlineEpochsFail":
-            return next((text for text in waits if text.startswith("the source")), waits[0] if waits else "")
-    return ""
+            waits = [part.waiting_for for part in status.members().values() if part.waiting_for is not None]
+            of_source = [wait for wait in waits if wait.party in (Party.SOURCE, Party.BUSY_SOURCE)]
+            return next((wait.as_cause for wait in (*of_source, *waits)), None)
+    return None
+
+
+def _of_tables(listed: list[tuple[str, Cause]]) -> Cause | None:
+    if not listed:
+        return None
+    found = joined(cause.before(f"{table}: ") for table, cause in listed[:_NAMED])
+    more = f"; and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return replace(found, sentence=f"{found.sentence}{more}")

@@ -4,7 +4,8 @@ The version is a digest of all files, so that browsers keep them for ever and st
 page itself is asked for each time (ETag). Everything is read and compressed once, at the start. The page needs no
 token: it has no data, and calls the API as any client does.
 
-One module has no file: `app/rules.js` is the table of common/commands/rules.py, which `GET /v1/operations` answers too.
+One module has no file: `app/rules.js` has the table of common/commands/rules.py, which `GET /v1/operations` answers
+too, and the phases of common/phases.py.
 """
 
 import base64
@@ -19,6 +20,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, HTTPException, Response
 
 from cutline.common.commands import rules
+from cutline.common.phases import Phase
 
 FOLDER = Path(__file__).parent / "static"
 MEDIA_TYPES = {
@@ -51,7 +53,12 @@ def contents() -> dict[str, bytes]:
         for path in sorted(FOLDER.rglob("*"))
         if path.suffix in MEDIA_TYPES
     }
-    return {**files, "app/rules.js": f"export const RULES = {json.dumps(rules.to_json())};\n".encode()}
+    return {**files, "app/rules.js": _rules().encode()}
+
+
+def _rules() -> str:
+    """The module that no file has: when each operation is refused, and the phases of a table."""
+    return f"export const RULES = {json.dumps(rules.to_json())};\nexport const PHASES = {json.dumps(list(Phase))};\n"
 
 
 def router() -> APIRouter:

@@ -28,7 +28,7 @@ async def gathered(registry: Registry, store: Store) -> Facts:
         lives = await in_store(store.lives)
         disks = await _looked_at(store, lives)
     except Unavailable as error:
-        lives, disks, unknown = [], (), replace(unknown, store_away=str(error))
+        lives, disks, unknown = [], (), replace(unknown, store_away=error.cause)
     try:
         return replace(
             unknown,
@@ -39,7 +39,7 @@ async def gathered(registry: Registry, store: Store) -> Facts:
             lives={life.name: life for life in lives},
         )
     except Unavailable as error:
-        return replace(unknown, disks=disks, redis_away=str(error))
+        return replace(unknown, disks=disks, redis_away=error.cause)
 
 
 async def _looked_at(store: Store, lives: list[Life]) -> tuple[Disk, ...]:

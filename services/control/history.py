@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from cutline.common.commands.kinds import TableWish
 from cutline.common.store.backends import side_by_side
 from cutline.common.store.command_records import Command, Outcome, State
 from cutline.common.store.records import Publication
@@ -160,13 +161,14 @@ def _of_journal(event: Happened) -> Event:
 def _end(outcome: Outcome, command: Command | None) -> Event:
     asked = "" if command is None else f" ({command.kind}) of {command.by}"
     cause = f": {outcome.cause}" if outcome.cause else ""
-    table = None if command is None else command.arguments.get("table")
+    wish = None if command is None else command.wish
+    table = wish.table if isinstance(wish, TableWish) else None
     return Event(
         place=_NONE._replace(command=outcome.n),
         at=outcome.at,
         kind="command",
         text=f"command {outcome.n}{asked} is {outcome.state}{cause}",
-        table=table if isinstance(table, str) else None,
+        table=table,
         command=outcome.n,
         state=outcome.state,
     )

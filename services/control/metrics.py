@@ -1,8 +1,8 @@
 """The metrics of all pipelines for Prometheus. Every name has its unit; times become ages at the scrape.
 
-Services publish numbers in their status parts (common/status/parts.py); only the control service renders them, so that
-one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning; docs/metrics.md
-shows the same table.
+Services publish numbers in their status parts (common/status/pipeline_status.py); only the control service renders
+them, so that one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning;
+docs/metrics.md shows the same table.
 
 The number of series is bounded: of each pipeline the `most` tables with most to show (not live yet, then most rows
 staged) have their own, the others are added up under `table="(others)"`.
@@ -20,10 +20,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 
+from cutline.common.causes import QUARANTINES, Cause, counted
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
-from cutline.common.status.parts import (
+from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, Phase
+from cutline.common.status.pipeline_status import (
     SPARK_WRITER,
     BinlogStatus,
     EnumeratorStatus,
@@ -32,15 +34,13 @@ from cutline.common.status.parts import (
     TableStatus,
 )
 from cutline.common.store.lives import Life, name_of
-from cutline.services.control.causes import CLASSES, cause_class
+from cutline.common.waits import Party
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
 MODES = ("running", "paused", "stopped", "deleting")
 CURRENT_SECONDS = 30.0
 """A status part that is older says nothing about now: its service is gone."""
-_AWAY = ("the source:", "the source (unreachable")
-_AT_REST = frozenset({"live", "dropped", "paused"})
+_AT_REST = frozenset({LIVE, DROPPED, PAUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     # its tables
     "cutline_tables": _gauge("tables in a phase", "pipeline", "phase"),
-    "cutline_tables_quarantined": _gauge("quarantined tables by the class of the cause", "pipeline", "cause"),
+    "cutline_tables_quarantined": _gauge("quarantined tables by the code of the cause", "pipeline", "cause"),
     "cutline_table_rows_done": _gauge("rows that the snapshot of the table's generation has read", "pipeline", "table"),
     "cutline_table_rows_estimate": _gauge("rows of the table by the source's estimate", "pipeline", "table"),
     "cutline_table_splits_done": _gauge("chunks of the table that have been read", "pipeline", "table"),
@@ -173,8 +173,8 @@ class Facts:
     statuses: Mapping[str, PipelineStatus]
     services: list[Service]
     now: float
-    redis_away: str | None = None
-    store_away: str | None = None
+    redis_away: Cause | None = None
+    store_away: Cause | None = None
     memory: Memory | None = None
     disks: tuple[Disk, ...] = ()
     lives: Mapping[str, Life] = field(default_factory=dict)
@@ -259,8 +259,9 @@ class Statuses:
             self._put(name, [pipeline], value)
         if leader.at is not None:
             self._leader(pipeline, leader)
-            waiting = [part.waiting_for or "" for part in status.members().values() if self._is_current(part)]
-            self._put("cutline_source_connected", [pipeline], not any(text.startswith(_AWAY) for text in waiting))
+            waits = [part.waiting_for for part in status.members().values() if self._is_current(part)]
+            connected = all(wait is None or wait.party != Party.SOURCE for wait in waits)
+            self._put("cutline_source_connected", [pipeline], connected)
         if leader.binlog is not None:
             self._binlog(pipeline, leader.binlog)
         if spark.at is not None:
@@ -305,12 +306,11 @@ class Statuses:
             self._put("cutline_leaders", [pipeline, role], sum(leads.values()))
 
     def _phases(self, pipeline: str, status: PipelineStatus) -> None:
-        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(CLASSES, 0)
-        in_lake = status.spark_writer.quarantined
-        for name, table in status.tables.items():
-            phases[table.phase] = phases.get(table.phase, 0) + 1
-            if table.phase == "quarantined":
-                causes[cause_class(table.cause, in_lake=name in in_lake)] += 1
+        phases, causes = dict.fromkeys(Phase, 0), dict.fromkeys(QUARANTINES, 0)
+        for table in status.tables.values():
+            phases[table.phase] += 1
+            if table.phase == QUARANTINED:
+                causes[counted(table.cause)] += 1
         for phase, number in phases.items():
             self._put("cutline_tables", [pipeline, phase], number)
         for known, number in causes.items():
@@ -358,9 +358,9 @@ class Statuses:
         found = status.tables
         staged: dict[str, float] = {}
         for writer in status.writers.values():
-            for name, labels, number in writer.counters:
+            for name, labels, rows in writer.counters:
                 if name == "staged_rows":
-                    staged[labels["table"]] = staged.get(labels["table"], 0) + number
+                    staged[labels["table"]] = staged.get(labels["table"], 0) + rows
         chosen = heapq.nlargest(
             self._most,
             sorted(found),
@@ -373,7 +373,7 @@ class Statuses:
                 self._put(metric, [pipeline, name], number_of(found[name]))
         if rest := [table for name, table in found.items() if name not in own]:
             for metric, number_of in _TABLE_GAUGES.items():
-                known = [number for table in rest if (number := number_of(table)) is not None]
+                known = [gauge for table in rest if (gauge := number_of(table)) is not None]
                 self._put(metric, [pipeline, OTHERS], sum(known) if known else None)
         for name, (files, size) in status.spark_writer.files.items():
             self._put("cutline_table_files", [pipeline, name], files)

@@ -98,9 +98,9 @@ class Published:
         try:
             wanted = parse_gtids(text)
         except ValueError as error:
-            raise ConfigError(f"{error}; write a GTID or a GTID set as the source prints it") from error
+            raise ConfigError(f"{error}", "write a GTID or a GTID set as the source prints it") from error
         if wanted is None:
-            raise ConfigError("the GTID is empty; write a GTID or a GTID set as the source prints it")
+            raise ConfigError("the GTID is empty", "write a GTID or a GTID set as the source prints it")
         return self._first(lambda record: _holds(record, wanted))
 
     def _first(self, reached: Callable[[Publication], bool]) -> Publication | None:

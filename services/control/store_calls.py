@@ -29,8 +29,8 @@ async def in_store(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) 
             left = max(begun, answered_at()) + SILENT_SECONDS - time.monotonic()
             if left <= 0:
                 raise Unavailable(
-                    f"the store has not answered for {SILENT_SECONDS:.0f} s; check the disk or the object storage that"
-                    " CUTLINE_STORE_URL names, and the way there"
+                    f"the store has not answered for {SILENT_SECONDS:.0f} s",
+                    "check the disk or the object storage that CUTLINE_STORE_URL names, and the way there",
                 )
             await asyncio.wait([asking], timeout=left)
             if asking.done():

@@ -15,15 +15,15 @@ from typing import Any
 from pydantic_core import to_json
 
 from cutline.common.errors import Unavailable
-from cutline.common.status.parts import TableStatus
+from cutline.common.phases import LIVE, PAUSED, SNAPSHOT, WAITING
+from cutline.common.status.pipeline_status import TableStatus
 from cutline.common.store.lives import Key
 from cutline.common.threads import Threads
-from cutline.services.control.api.problems import split
 from cutline.services.control.published import Shown
 from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
 
 STALE_SECONDS = 1.0
-IN_SNAPSHOT = ("waiting", "snapshot")
+IN_SNAPSHOT = (WAITING, SNAPSHOT)
 MOVING = ("lag_seconds", "lag_bytes", "rate_rows_per_second", "eta_seconds", "as_of")
 _RENDERING = Threads("rows", 2)
 """Fields that change all the time: an ETag, and `?wait=`, leave them out."""
@@ -112,18 +112,19 @@ def maker(
             "rows_estimate": estimate,
             "splits_done": table.splits_done,
             "splits_total": table.splits_total,
-            "cause": cause,
-            "remedy": split(cause)[1] if cause else None,
+            "code": cause and cause.code,
+            "cause": cause and cause.sentence,
+            "remedy": (cause and cause.remedy) or None,
             "choices": [] if held is None else held.choices,
             "seen": None if held is None else held.seen,
             "rate_rows_per_second": rate,
             "eta_seconds": eta,
-            "lag_bytes": behind if phase == "live" else None,
+            "lag_bytes": behind if phase == LIVE else None,
             "lag_seconds": None if at is None or at.source_time is None else max(0.0, now - at.source_time),
             "last_change_at": changed_at.get(name),
             "published_checkpoint": None if at is None else at.n,
             "published_at": None if at is None else at.published_at,
-            "paused": phase == "paused",
+            "paused": phase == PAUSED,
             "current": current,
             "as_of": as_of,
         }

@@ -21,7 +21,7 @@ from typing import Any
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, redacted
-from cutline.common.status.parts import Apply, MemberStatus
+from cutline.common.status.pipeline_status import Apply, MemberStatus
 from cutline.common.store.lives import Key
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import Store
@@ -100,7 +100,7 @@ class Traces:
             import requests
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         except ImportError as error:
-            raise ConfigError("CUTLINE_TRACES_URL needs more packages; run pip install 'cutline[otel]'") from error
+            raise ConfigError("CUTLINE_TRACES_URL needs more packages", "run pip install 'cutline[otel]'") from error
         self._url, self._store = url, store
         session: Any = requests.Session()
         session.resolve_redirects = lambda *_, **__: iter(())  # the answer is then the redirect, which took nothing

@@ -15,7 +15,7 @@ from functools import partial
 
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
-from cutline.common.status.parts import EnumeratorStatus, PipelineStatus, SparkWriterStatus, TableStatus
+from cutline.common.status.pipeline_status import EnumeratorStatus, PipelineStatus, SparkWriterStatus, TableStatus
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.history import History

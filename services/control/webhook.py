@@ -18,13 +18,14 @@ from urllib.parse import quote
 import httpx
 from redis.asyncio import Redis
 
+from cutline.common.causes import Cause, Code, counted
 from cutline.common.config.environment import Environment
 from cutline.common.errors import Unavailable, redacted
 from cutline.common.mesh.redis import answered
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.phases import QUARANTINED
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.web import Barred, checked_peer
 from cutline.services.control.alerts import Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
-from cutline.services.control.causes import cause_class
 from cutline.services.control.conditions import CONDITIONS, Labels, Samples
 from cutline.services.control.metrics import Facts, Statuses
 
@@ -32,6 +33,7 @@ KEY = "cutline:alerts"
 TIMEOUT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
 log = logging.getLogger("cutline.alerts")
+_UNKNOWN = Cause(Code.OTHER, "no cause is known")
 
 
 class Webhook:
@@ -132,18 +134,17 @@ def signed(content: bytes, secret: str | None, timestamp: int) -> dict[str, str]
     return {"X-Cutline-Timestamp": str(timestamp), "X-Cutline-Signature": f"sha256={mac.hexdigest()}"}
 
 
-def _cause(name: str, labels: Labels, facts: Facts) -> str:
+def _cause(name: str, labels: Labels, facts: Facts) -> Cause | None:
     if name == "CutlineRedisAway":
-        return facts.redis_away or ""
+        return facts.redis_away
     if name == "CutlineStoreAway":
-        return facts.store_away or ""
+        return facts.store_away
     known = dict(labels)
     status = facts.statuses.get(known.get("pipeline", ""), PipelineStatus())
 
-    def quarantined() -> Iterator[tuple[str, str]]:
-        in_lake = status.spark_writer.quarantined
+    def quarantined() -> Iterator[tuple[str, Cause]]:
         for name, table in sorted(status.tables.items()):
-            if table.phase == "quarantined" and cause_class(table.cause, in_lake=name in in_lake) == known.get("cause"):
-                yield name, str(table.cause)
+            if table.phase == QUARANTINED and counted(table.cause) == known.get("cause"):
+                yield name, table.cause or _UNKNOWN
 
     return cause_of(name, status, quarantined())

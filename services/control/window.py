@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, TableEntry, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, TableEntry
 from cutline.common.store.store import PipelineStore
 
 WINDOW = 500

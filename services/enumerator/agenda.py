@@ -22,8 +22,9 @@ what became of the other. A next leader sees in the journal what an earlier one 
   is answered once that epoch's entry is in the journal. A leader that dies before has changed nothing that lasts, and
   the next one takes the command again.
 
-Whether a command makes sense now stands in common/commands/rules.py, which the API asks too. While an epoch is only on
-its way, commands that need one wait, unless a person has then asked to pause or to delete the pipeline.
+Whether a command makes sense now stands with its class in common/commands/kinds.py, which the API asks too. While an
+epoch is only on its way, commands that need one wait, unless a person has then asked to pause or to delete the
+pipeline.
 
 Whatever the order of a journal's and a command's files, a command may be taken twice, by two leaders. Each step may
 therefore be repeated: a version of the definition is put once, a pause or a restore that is repeated comes to the same.
@@ -38,8 +39,31 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 import cutline.common.commands.rules as rules
+from cutline.common.causes import Cause, Code
+from cutline.common.commands.kinds import (
+    NOTHING,
+    CancelCommand,
+    CancelTable,
+    ChooseAboutLake,
+    Define,
+    Delete,
+    DeleteSavepoint,
+    LeaveLake,
+    Pause,
+    ReadAgain,
+    Refusal,
+    Restore,
+    Resume,
+    RetryTable,
+    Savepoint,
+    SetLimits,
+    Start,
+    Stop,
+    Wish,
+)
 from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
+from cutline.common.phases import QUARANTINED
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import Anew
@@ -59,13 +83,6 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import THE_STOP, CommandRequest, Request
-from cutline.services.enumerator.tables import QUARANTINED
-
-TABLE_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "machine")
-CHECKPOINT_KINDS = frozenset(kind for kind, row in rules.COMMANDS.items() if row.taken == "checkpoint")
-KEEPING_KINDS = frozenset({"savepoint", "stop"})
-DEFINING_KINDS = frozenset({"define", "cancel_table"})
-ENDING_KINDS = frozenset({"pause", "delete"})
 
 
 class Step(StrEnum):
@@ -123,10 +140,10 @@ class Leader(Protocol):
     def withdraw(self, request: Request) -> None:
         """Ask no more for it."""
 
-    def begin_anew(self, cause: str) -> list[Effect]:
+    def begin_anew(self, cause: Cause) -> list[Effect]:
         """End the epoch, and begin the next one."""
 
-    def stand_still(self, cause: str) -> list[Effect]:
+    def stand_still(self, cause: Cause) -> list[Effect]:
         """End the epoch, and begin none."""
 
     def tell(self, event: Event, now: float) -> list[Effect]:
@@ -158,7 +175,7 @@ class Taken:
     @property
     def alone(self) -> bool:
         """Whether no other command is taken before this one is finished."""
-        return self.step != Step.MACHINE and self.command.kind not in TABLE_KINDS | CHECKPOINT_KINDS
+        return self.step != Step.MACHINE and self.command.taken == "alone"
 
     def answer(
         self, state: State, cause: str | None = None, remedy: str | None = None, result: Mapping[str, Any] | None = None
@@ -204,7 +221,7 @@ class Agenda:
         }
         found = {taken.command.n: words[taken.step] for taken in self.taken}
         asked = (taken.command for taken in self.taken if taken.step == Step.ASKED)
-        restores = [command.n for command in asked if command.kind == "restore"]
+        restores = [command.n for command in asked if isinstance(command.wish, Restore)]
         found |= dict.fromkeys(restores, "the source, to say whether it has the binlog")
         if self.queue:
             ahead = self.taken[-1].command if self.taken else None
@@ -275,14 +292,12 @@ class Agenda:
         if request == THE_STOP:
             return True
         taken = self._requested(request)
-        return taken is not None and taken.command.kind in KEEPING_KINDS and not taken.unkept
+        return taken is not None and isinstance(taken.command.wish, Savepoint | Stop) and not taken.unkept
 
     def name_of(self, request: Request | None) -> str | None:
         """The name of the savepoint that answers this request."""
         taken = self._requested(request)
-        if taken is None:
-            return None
-        return taken.command.arguments.get("name" if taken.command.kind == "savepoint" else "savepoint")
+        return None if taken is None else _savepoint_of(taken.command)
 
     def awaits(self, request: Request) -> bool:
         """Whether a request of the leader is still wanted: it is no command's, or that command awaits a checkpoint."""
@@ -349,7 +364,9 @@ class Agenda:
         """A restore can be done: with the next epoch, or whenever there is one."""
         if (taken := self._asked(event.n)) is None:
             return
-        base = int(taken.command.arguments["checkpoint"])
+        wish = taken.command.wish
+        assert isinstance(wish, Restore)
+        base = wish.checkpoint
         result = {"checkpoint": base} | ({} if event.warning is None else {"warning": event.warning})
         if self.standing.mode == "running":
             taken.step, taken.base, taken.result = Step.EPOCH, base, result
@@ -392,16 +409,13 @@ class Agenda:
                     taken.answer("done")
 
     def _has_checkpoint(self, taken: Taken, slot: int) -> None:
-        kind = taken.command.kind
-        if kind in DEFINING_KINDS:
+        wish = taken.command.wish
+        if isinstance(wish, Define | CancelTable):
             taken.step = Step.EPOCH
             return
-        if kind == "pause":
-            taken.orders = replace(self.standing, mode="paused")
-        elif kind == "stop":
-            taken.orders = replace(self.standing, mode="stopped")
-        name = {"savepoint": "name", "stop": "savepoint"}.get(kind)
-        taken.answer("done", result={"checkpoint": slot, "name": taken.command.arguments.get(name) if name else None})
+        if isinstance(wish, Pause | Stop) and wish.rule.mode is not None:
+            taken.orders = replace(self.standing, mode=wish.rule.mode)
+        taken.answer("done", result={"checkpoint": slot, "name": _savepoint_of(taken.command)})
 
     def give_up(self, request: Request, at: Position | None) -> bool:
         """The source has fallen silent inside a transaction, at this place. True if the request is answered: it fails,
@@ -409,7 +423,7 @@ class Agenda:
         taken = self._requested(request)
         if taken is None:
             return False
-        if taken.command.kind == "stop" and taken.command.arguments.get("savepoint") is None:
+        if taken.command.wish == Stop():
             taken.unkept = True
             return True
         place = "" if at is None else f" at {at.file}:{at.offset}"
@@ -417,7 +431,7 @@ class Agenda:
             f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
             " savepoint"
         )
-        way = ", or stop it without a savepoint's name" if taken.command.kind == "stop" else ""
+        way = ", or stop it without a savepoint's name" if isinstance(taken.command.wish, Stop) else ""
         taken.answer("failed", cause, f"see that the source answers, and ask again{way}")
         return True
 
@@ -426,10 +440,10 @@ class Agenda:
         taken = self._next_epoch()
         if taken is None or not taken.begun:
             return
-        kind, result = taken.command.kind, dict[str, Any]()
-        if kind == "restore":
+        wish, result = taken.command.wish, dict[str, Any]()
+        if isinstance(wish, Restore):
             result = dict(taken.result or {"checkpoint": taken.base})
-        elif kind in DEFINING_KINDS:
+        elif isinstance(wish, Define | CancelTable):
             result = {"version": taken.orders.definition}
         taken.answer("done", result=result)
 
@@ -500,8 +514,8 @@ class Agenda:
     def _cancel(self, leader: Leader) -> list[Effect]:
         """Cancel what a later command withdraws, and what has no effect that lasts."""
         effects: list[Effect] = []
-        for cancel in [command for command in self.queue if command.kind == "cancel_command"]:
-            target = next((taken for taken in self.taken if taken.command.n == cancel.arguments.get("command")), None)
+        for cancel in [command for command in self.queue if isinstance(command.wish, CancelCommand)]:
+            target = next((taken for taken in self.taken if _cancels(cancel, taken.command)), None)
             if target is None or not self._has_no_effect(target, leader):
                 continue
             if target.step == Step.CHECKPOINT:
@@ -510,7 +524,7 @@ class Agenda:
             target.orders = self.standing
             target.answer("cancelled", *_withdrawn(cancel))
             if restarts and not leader.halted:
-                effects += leader.begin_anew(f"{_named(target.command)} was cancelled")
+                effects += leader.begin_anew(Cause(Code.ASKED, f"{_named(target.command)} was cancelled"))
         return effects
 
     def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
@@ -518,13 +532,13 @@ class Agenda:
         if self._lasts(taken.command, leader):
             return False
         if taken.step == Step.ASKED:
-            return taken.command.kind == "restore"
+            return isinstance(taken.command.wish, Restore)
         return taken.step == Step.CHECKPOINT or (taken.step == Step.EPOCH and not leader.proposes)
 
     def _lasts(self, command: Command, leader: Leader) -> bool:
         """Whether the journal has the effect of a command without an outcome, or may have it: its leader has died, or
         does not know whether an entry is written."""
-        kept = command.kind in TABLE_KINDS and command.n <= self.kept
+        kept = command.taken == "machine" and command.n <= self.kept
         return kept or command.n == self.entered or leader.may_have(command)
 
     def _change_epoch(self, leader: Leader) -> list[Effect]:
@@ -539,21 +553,21 @@ class Agenda:
             return []
         awaited = self._next_epoch()
         if awaited is not None and not awaited.begun:
-            return leader.begin_anew(_named(awaited.command))
+            return leader.begin_anew(Cause(Code.ASKED, _named(awaited.command)))
         if not self.leads and not leader.still:
-            return leader.stand_still(_named(self.taken[-1].command))
+            return leader.stand_still(Cause(Code.ASKED, _named(self.taken[-1].command)))
         return []
 
     def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:
         """The epoch that was to take the last checkpoint is over."""
-        kind = taken.command.kind
-        if kind == "stop" and not leader.halted and not self._ending(leader):
+        wish = taken.command.wish
+        if isinstance(wish, Stop) and not leader.halted and not self._ending(leader):
             return  # the next epoch takes it
         leader.withdraw(_request(taken.command))
-        if kind == "pause" or (kind == "stop" and leader.halted and taken.command.arguments.get("savepoint") is None):
-            taken.orders = replace(self.standing, mode="paused" if kind == "pause" else "stopped")
+        if isinstance(wish, Pause) or (wish == Stop() and leader.halted):
+            taken.orders = replace(self.standing, mode="paused" if isinstance(wish, Pause) else "stopped")
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
-        elif kind == "stop":
+        elif isinstance(wish, Stop):
             remedy = "pause it, or stop it without a savepoint's name"
             taken.answer("failed", "the pipeline could take no savepoint", remedy)
         else:
@@ -561,89 +575,89 @@ class Agenda:
 
     def _ending(self, leader: Leader) -> Command | None:
         """The command that waits to pause or to delete the pipeline, and that nobody has cancelled."""
-        waiting = (command for command in self.queue if command.kind in ENDING_KINDS)
+        waiting = (command for command in self.queue if isinstance(command.wish, Pause | Delete))
         return next((command for command in waiting if self._cancelled_by(command, leader) is None), None)
 
     def _take(self, leader: Leader, now: float) -> list[Effect] | None:
         """Take the first command of the queue; None if it has to wait."""
         command = self.queue[0]
-        kind = command.kind
-        if self.standing.mode != "deleting" and (kind == "lake" or self._is_sparks(command, leader)):
+        wish = command.wish
+        if self.standing.mode != "deleting" and (
+            isinstance(wish, ChooseAboutLake) or self._is_sparks(wish, leader)
+        ):
             self.queue.popleft()
             self.apart[command.n] = Taken(command=command, step=Step.ASKED, orders=self.standing)
             return []
         if self.taken and self.taken[-1].alone:
             return None
         # A table to retry may be the Spark writer's, which only the open epoch tells.
-        if kind in TABLE_KINDS and kind != "retry_table" and command.n <= self.kept:
+        if command.taken == "machine" and not isinstance(wish, RetryTable) and command.n <= self.kept:
             refusal = self.kept_refused.get(command.n)
             self._begin(command, Step.ANSWERED).answer("refused" if refusal else "done", *(refusal or ()))
             return []
         if (cancel := self._cancelled_by(command, leader)) is not None:
             self._begin(command, Step.ANSWERED).answer("cancelled", *_withdrawn(cancel))
             return []
-        if kind in TABLE_KINDS | CHECKPOINT_KINDS:
+        if command.taken != "alone":
             return self._take_in_epoch(command, leader, now)
         if self.taken or leader.proposes:
             return None
-        if (refusal := self._refusal(command, leader)) is not None:
+        if (refusal := self._refusal(wish, leader)) is not None:
             return self._refuse(command, *refusal)
-        if kind == "limits":
-            return self._take_limits(command)
-        if kind in ("define", "cancel_table"):
-            return self._ask(command, PutDefinition(command=command, in_force=self.standing.definition))
-        if kind == "restore":
-            return self._ask(command, FindBase(command=command, definition=self.standing.definition))
-        if kind == "delete_savepoint":
-            return self._ask(command, ReleaseSavepoint(command=command))
-        if kind == "cancel_command":
-            return self._ask(command, FindOutcome(command=command))
-        if kind == "delete":
-            purge = bool(command.arguments.get("purge"))
-            taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="deleting", purge=purge))
-            taken.answer("done")
-            return []
-        if kind == "leave_lake":
-            self._begin(command, Step.ANSWERED, replace(self.standing, purge=False)).answer("done")
-            return []
-        if kind in ("resume", "start"):
-            orders = replace(self.standing, mode="running", base=None, base_after=None, anew=False)
-            taken = self._begin(command, Step.EPOCH, orders)
-            taken.base, taken.anew = self.standing.base, self.standing.anew
-            return []
-        if kind == "read_again":
-            return self._take_read_again(command)
-        return self._take_pause(command, leader)
+        return self._take_alone(command, wish, leader)
 
-    def _refusal(self, command: Command, leader: Leader) -> rules.Refusal | None:
-        ended = leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
-        state = rules.state(self.standing.mode, halted=leader.halted, ended=ended)
-        if command.kind not in rules.COMMANDS:
-            return rules.Refusal(f"this version of Cutline knows no command {command.kind!r}", "upgrade its services")
-        return rules.refusal(command.kind, state, command.arguments)
-
-    def _take_limits(self, command: Command) -> list[Effect]:
-        """New limits are standing orders: in force at once, and for every epoch until others are asked for."""
-        limits = {name: command.arguments.get(name) for name in ("rows_per_second", "bytes_per_second")}
-        self._begin(command, Step.ANSWERED, replace(self.standing, limits=limits)).answer("done")
+    def _take_alone(self, command: Command, wish: Wish | Refusal, leader: Leader) -> list[Effect]:
+        """Take a command beside which there is no other."""
+        standing = self.standing
+        match wish:
+            case SetLimits():
+                # standing orders: in force at once, and for every epoch until others are asked for
+                self._begin(command, Step.ANSWERED, replace(standing, limits=wish.arguments())).answer("done")
+            case Define() | CancelTable():
+                return self._ask(command, PutDefinition(command=command, in_force=standing.definition))
+            case Restore():
+                return self._ask(command, FindBase(command=command, definition=standing.definition))
+            case DeleteSavepoint():
+                return self._ask(command, ReleaseSavepoint(command=command))
+            case CancelCommand():
+                return self._ask(command, FindOutcome(command=command))
+            case Delete(purge=purge):
+                orders = replace(standing, mode="deleting", purge=purge)
+                self._begin(command, Step.ANSWERED, orders).answer("done")
+            case LeaveLake():
+                self._begin(command, Step.ANSWERED, replace(standing, purge=False)).answer("done")
+            case Resume() | Start():
+                orders = replace(standing, mode="running", base=None, base_after=None, anew=False)
+                taken = self._begin(command, Step.EPOCH, orders)
+                taken.base, taken.anew = standing.base, standing.anew
+            case ReadAgain():
+                return self._take_read_again(command)
+            case _:
+                return self._take_pause(command, leader)
         return []
+
+    def _refusal(self, wish: Wish | Refusal, leader: Leader) -> Refusal | None:
+        if isinstance(wish, Refusal):
+            return wish
+        ended = leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
+        return wish.refusal(rules.state(self.standing.mode, halted=leader.halted, ended=ended))
 
     def _cancelled_by(self, command: Command, leader: Leader) -> Command | None:
         """The later command that cancels this one, which was not taken yet, nor carried out by a leader before."""
-        if command.kind == "cancel_command" or self._lasts(command, leader):
+        if isinstance(command.wish, CancelCommand) or self._lasts(command, leader):
             return None
-        if command.kind == "delete_savepoint" and not self.taken:
+        if isinstance(command.wish, DeleteSavepoint) and not self.taken:
             return None  # its turn may have come before, with a leader that died before the outcome
-        found = (later for later in self.queue if later.kind == "cancel_command")
-        return next((later for later in found if later.arguments.get("command") == command.n), None)
+        return next((later for later in self.queue if _cancels(later, command)), None)
 
     def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
-        if (refusal := self._refusal(command, leader)) is not None:
+        wish = command.wish
+        if (refusal := self._refusal(wish, leader)) is not None:
             return self._refuse(command, *refusal)
         if leader.leads:
-            if command.kind in CHECKPOINT_KINDS:
+            if command.taken == "checkpoint":
                 taken = self._begin(command, Step.CHECKPOINT)
-                leader.ends(command.arguments.get("run"))
+                leader.ends(wish.run if isinstance(wish, Savepoint) else None)
                 if leader.answered == _request(command) and leader.base is not None:
                     self._has_checkpoint(taken, leader.base)
                 else:
@@ -660,11 +674,11 @@ class Agenda:
         return None
 
     @staticmethod
-    def _is_sparks(command: Command, leader: Leader) -> bool:
+    def _is_sparks(wish: Wish | Refusal, leader: Leader) -> bool:
         """Whether the Spark writer has quarantined the table to retry: the enumerator has not."""
-        if command.kind != "retry_table" or leader.enumerator is None:
+        if not isinstance(wish, RetryTable) or leader.enumerator is None:
             return False
-        table = leader.enumerator.tables.get(str(command.arguments.get("table")))
+        table = leader.enumerator.tables.get(wish.table)
         return table is not None and table.phase != QUARANTINED
 
     def _take_read_again(self, command: Command) -> list[Effect]:
@@ -710,12 +724,25 @@ def _named(command: Command) -> str:
 
 def _afterwards(ends: Command) -> str:
     """What helps whoever asked for something before the pipeline was paused or deleted."""
-    return rules.NOTHING if ends.kind == "delete" else "resume the pipeline and ask again"
+    return NOTHING if isinstance(ends.wish, Delete) else "resume the pipeline and ask again"
 
 
 def _withdrawn(cancel: Command) -> tuple[str, str]:
     """Cause and remedy of a command that another one cancels."""
     return f"{cancel.by} cancelled it by command {cancel.n}", "ask again if it is wanted after all"
+
+
+def _cancels(later: Command, command: Command) -> bool:
+    """Whether the later one is to withdraw the other."""
+    return isinstance(later.wish, CancelCommand) and later.wish.command == command.n
+
+
+def _savepoint_of(command: Command) -> str | None:
+    """The name of the savepoint that a command asks for."""
+    match command.wish:
+        case Savepoint(name=name) | Stop(savepoint=name):
+            return name
+    return None
 
 
 def _request(command: Command) -> CommandRequest:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.messages import PartSaved, StreamCut, StreamedTable
 from cutline.common.mesh.topology import ENUMERATOR, Topology
+from cutline.common.phases import CATCH_UP, LIVE
 from cutline.common.store.records import CheckpointEntry, PartRef, StagedFile, TableEntry
-from cutline.services.enumerator.tables import CATCH_UP, LIVE, STREAMED, Table
+from cutline.services.enumerator.tables import STREAMED, Table
 
 
 @dataclass(slots=True, kw_only=True)

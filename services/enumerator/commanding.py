@@ -12,13 +12,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from cutline.common.commands.kinds import (
+    CancelCommand,
+    CancelTable,
+    ChooseAboutLake,
+    Define,
+    DeleteSavepoint,
+    Restore,
+    RetryTable,
+)  # fmt: skip
 from cutline.common.config.pipeline import FIXED, PipelineConfig
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.ports import Ports
+from cutline.common.mesh.presence import RequestKind
 from cutline.common.positions import Position
-from cutline.common.status.parts import SPARK_WRITER, PipelineStatus
+from cutline.common.status.pipeline_status import SPARK_WRITER, PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.commands import SPARK
 from cutline.common.store.records import CheckpointEntry
@@ -55,12 +65,14 @@ log = logging.getLogger("cutline.enumerator")
 
 def asked_definition(command: Command, known: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The definition that a command asks for; `known` is the one that it changes."""
-    if command.kind == "define" and "definition" in command.arguments:
-        return dict(command.arguments["definition"])
-    if command.kind == "define":  # by `cutline run`, of whichever version is in force by then
-        return {**(known or {}), "source": command.arguments["source"]}
-    tables = [*(known or {})["tables"], f"!{glob_of(command.arguments['table'])}"]
-    return {**(known or {}), "tables": tables}
+    match command.wish:
+        case Define(definition=definition) if definition is not None:
+            return dict(definition)
+        case Define(source=source):  # by `cutline run`, of whichever version is in force by then
+            return {**(known or {}), "source": source}
+        case CancelTable(table=table):
+            return {**(known or {}), "tables": [*(known or {})["tables"], f"!{glob_of(table)}"]}
+    raise ProtocolError(f"command {command.n} ({command.kind}) asks for no definition")
 
 
 def fixed_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -83,7 +95,8 @@ def put_definition(store: PipelineStore, command: Command, definition: Mapping[s
         for known in store.definitions_above(in_force):
             if known.command == command.n:  # put before an answer was lost
                 return known.version
-        version, note = store.next_definition(), command.arguments.get("note")
+        version = store.next_definition()
+        note = command.wish.note if isinstance(command.wish, Define) else None
         if store.put_definition(
             version, definition, by=command.by, at=command.at, command=command.n, note=note, base=in_force
         ):
@@ -122,8 +135,8 @@ class Commanding:
         definition = self.store.definition(version)
         if definition is None:
             raise ConfigError(
-                f"version {version} of the definition of pipeline {self.store.name} is gone from the store; restore it"
-                " from a backup"
+                f"version {version} of the definition of pipeline {self.store.name} is gone from the store",
+                "restore it from a backup",
             )
         return PipelineConfig.from_definition(definition)
 
@@ -158,8 +171,8 @@ class Commanding:
         return OutcomeWritten(n=outcome.n)
 
     def _define(self, command: Command, in_force: int) -> Event:
-        n, base = command.n, command.arguments.get("base", in_force)
-        if base != in_force:
+        n, base = command.n, command.wish.base if isinstance(command.wish, Define) else None
+        if base is not None and base != in_force:
             return refused(
                 n,
                 f"the definition was changed meanwhile: version {in_force} is in force, and the change is made from"
@@ -182,8 +195,9 @@ class Commanding:
         return DefinitionPut(n=n, version=version, settings=settings, limits=limits)
 
     async def _find_base(self, command: Command, definition: int) -> Event:
-        n, checkpoint = command.n, command.arguments.get("checkpoint")
-        if not isinstance(checkpoint, int) or not await self._in_store(restorable, self.store, checkpoint):
+        assert isinstance(command.wish, Restore)
+        n, checkpoint = command.n, command.wish.checkpoint
+        if not await self._in_store(restorable, self.store, checkpoint):
             others = await self._in_store(restorable_savepoints, self.store)
             kept = ", ".join(map(str, others))
             remedy = f"choose one that is kept, as {kept}" if others else "take a checkpoint first"
@@ -213,24 +227,25 @@ class Commanding:
         return BaseFound(n=n)
 
     def _release(self, command: Command) -> Event:
-        n, checkpoint = command.n, command.arguments.get("checkpoint")
-        number = checkpoint if isinstance(checkpoint, int) and checkpoint > 0 else 0
-        entry = self.store.entry(number) if number else None
+        assert isinstance(command.wish, DeleteSavepoint)
+        n, checkpoint = command.n, command.wish.checkpoint
+        entry = self.store.entry(checkpoint) if checkpoint > 0 else None
         savepoint = isinstance(entry, CheckpointEntry) and entry.kept
         # Repeated after an unclear answer it is done, too.
-        if not savepoint or not self.store.removal.release(number, n):
+        if not savepoint or not self.store.removal.release(checkpoint, n):
             return refused(n, f"checkpoint {checkpoint} is no savepoint", "look at the list of savepoints")
-        return CommandAnswered(n=n, state="done", result={"checkpoint": number})
+        return CommandAnswered(n=n, state="done", result={"checkpoint": checkpoint})
 
     def _find_outcome(self, command: Command) -> Event:
         """What became of the command that this one cancels."""
-        n, other = command.n, command.arguments.get("command")
-        outcome = self.store.commands.outcome(other) if isinstance(other, int) else None
+        assert isinstance(command.wish, CancelCommand)
+        n, other = command.n, command.wish.command
+        outcome = self.store.commands.outcome(other)
         if outcome is not None and outcome.state == "cancelled":
             return CommandAnswered(n=n, state="done", result={"command": other})
         if outcome is not None:
             return refused(n, f"command {other} is {outcome.state} already", "there is nothing to cancel")
-        if isinstance(other, int) and other < n and self.store.commands.get(other) is not None:
+        if other < n and self.store.commands.get(other) is not None:
             # It waits for the Spark writer: any other command before this one is finished.
             why = f"{command.by} cancelled it by command {n}"
             if self.store.commands.take(other, why) == why:
@@ -259,8 +274,8 @@ class Commanding:
                     return CommandAnswered(n=n, state="failed", cause=cause, remedy="look at the table's state")
                 status = await self._notes.status(self.store.key)
                 if n in (answers := status.spark_writer.commands):
-                    cause = answers[n]
-                    return CommandAnswered(n=n, state="done") if cause is None else refused(n, cause, "look again")
+                    refusal = answers[n]
+                    return CommandAnswered(n=n, state="done") if refusal is None else refused(n, refusal, "look again")
                 if request is None:
                     request = {**self._request(command, status), "command": n}
                 if self._clock.monotonic() - asked_at > ASK_AGAIN_SECONDS:
@@ -277,14 +292,15 @@ class Commanding:
 
     @staticmethod
     def _request(command: Command, status: PipelineStatus) -> dict[str, Any]:
-        table = str(command.arguments.get("table"))
-        if command.kind == "lake":
-            chosen = str(command.arguments.get("choice"))
-            seen = status.choice(table, chosen, seen=command.arguments.get("seen"))
-            return {"kind": "lake", "table": table, "choice": chosen, "seen": seen}
-        if table not in status.spark_writer.quarantined:
-            raise ConfigError(f"{table} is not quarantined")
-        return {"kind": "retry", "table": table}
+        match command.wish:
+            case ChooseAboutLake(table=table, choice=choice, seen=seen):
+                seen = status.choice(table, choice, seen=seen)
+                return {"kind": RequestKind.CHOOSE, "table": table, "choice": choice, "seen": seen}
+            case RetryTable(table=table):
+                if table not in status.spark_writer.quarantined:
+                    raise ConfigError(f"{table} is not quarantined")
+                return {"kind": RequestKind.RETRY, "table": table}
+        raise ProtocolError(f"command {command.n} ({command.kind}) is none for the Spark writer")
 
     def close(self) -> None:
         """End its thread, without waiting for a source that is being asked."""
@@ -307,8 +323,8 @@ class Commanding:
         orders = self.store.commands.orders()
         if not self.store.has_ended() and orders.mode != "deleting":
             raise ProtocolError(
-                f"pipeline {self.store.name} is {orders.mode}, and its leader was about to remove its files; nothing"
-                " was removed"
+                f"pipeline {self.store.name} is {orders.mode}, and its leader was about to remove its files",
+                "nothing was removed",
             )
         self.store.remove_files()
 

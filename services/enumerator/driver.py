@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
@@ -24,15 +25,15 @@ from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Marker
 from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
 from cutline.common.mesh.ports import Links, Ports
-from cutline.common.mesh.presence import WIRE, Service
+from cutline.common.mesh.presence import WIRE, RequestKind, Service
 from cutline.common.mesh.topology import ENUMERATOR, ROLES
+from cutline.common.phases import CATCH_UP, SNAPSHOT
 from cutline.common.positions import Position
-from cutline.common.status.parts import BinlogStatus, EnumeratorStatus
+from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
-from cutline.common.table_id import check_ids
-from cutline.services.enumerator.agenda import TABLE_KINDS
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -75,7 +76,7 @@ from cutline.services.enumerator.machine import Enumerator, commands_in
 from cutline.services.enumerator.ports import Source, Sources
 from cutline.services.enumerator.requests import request_of
 from cutline.services.enumerator.status import TablesShown, deletion_awaits, of_leader
-from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table, Tables
+from cutline.services.enumerator.tables import Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
@@ -111,7 +112,7 @@ class EnumeratorDriver:
         self._awaited = Awaited(self.ports.clock)
         self._showing = asyncio.Lock()  # held while the status is written
         self._silent = False  # the pipeline is deleted, and Redis has nothing of it any more
-        self._not_deleted = ""  # why the last try to delete it failed
+        self._not_deleted: Cause | None = None  # why the last try to delete it failed
         self.loop = Loop(self._handle, self._perform, self.ports.clock)
         self._sources = sources
         self.source: Source = sources.open(config)
@@ -184,7 +185,7 @@ class EnumeratorDriver:
                 services = await self.ports.notes.services()
                 if held:
                     for request in await self.ports.notes.take_requests(self.key):
-                        if request.get("kind") == "command":
+                        if request.get("kind") == RequestKind.LOOK:
                             self._hint.set()
                     if self._links is not None:
                         await self.ports.notes.announce_epoch(self.key, self.epoch)
@@ -322,7 +323,7 @@ class EnumeratorDriver:
             rates=self._shown.rates,
         )
 
-    def _waiting_for(self) -> str | None:
+    def _waiting_for(self) -> Wait | None:
         leader = self.leader
         if leader.still and leader.agenda.standing.mode == "deleting":
             return deletion_awaits(self.name, purging=self.commanding.purging, failed=self._not_deleted)
@@ -389,7 +390,7 @@ class EnumeratorDriver:
                 await self._close()
                 self.epoch, self.marks = effect.epoch, Marks(self.ports.clock)
                 logs.note(epoch=effect.epoch)
-                about = {"cause": self.leader.cause}
+                about = {"cause": str(self.leader.cause)}
                 log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
                 self._measures.count("epochs")
                 incarnation = self.host.incarnation
@@ -463,7 +464,7 @@ class EnumeratorDriver:
             # next entry is refused.
             finished, orders, left_open, commands = self.commanding.read()
             kept, refused = 0, dict[int, tuple[str, str]]()
-            if isinstance(newest, CheckpointEntry) and any(command.kind in TABLE_KINDS for command in commands):
+            if isinstance(newest, CheckpointEntry) and any(command.taken == "machine" for command in commands):
                 kept, refused = commands_in(load_head(self.store, newest.parts[ENUMERATOR]))
             return JournalRead(
                 tail=tail,
@@ -517,12 +518,12 @@ class EnumeratorDriver:
                 log.info("pipeline %s is deleted", self.name)
                 return
             except Unavailable as error:
-                self._not_deleted = str(error)
+                self._not_deleted = error.cause
                 log.warning("pipeline %s is not yet deleted: %s; trying again in %.0f s", self.name, error, pause)
                 await asyncio.sleep(pause)
 
     async def _until_available(self, call: Callable[[], Event], what: str) -> Event:
-        with self._awaited.on(f"the store, to {what}"):
+        with self._awaited.on(Party.STORE, f"the store, to {what}"):
             return await self._until_answered(lambda: self.ports.pools.store.call(call))
 
     @staticmethod
@@ -580,7 +581,6 @@ class EnumeratorDriver:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
-        check_ids(entry.tables)
         self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Effect, Event
@@ -71,7 +72,7 @@ class MemberSeen:
     role: str
     leaving: bool = False
     failed_epoch: int = 0
-    failed: str | None = None
+    failed: Cause | None = None
     halts: bool = False
     lost: Loss = Loss.NOTHING
 
@@ -134,7 +135,7 @@ class EpochFailed(Event):
     """The epoch lost a channel, a part or an answer. `halts`: no retry can mend that; `lost`: what the source lost."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool = False
     lost: Loss = Loss.NOTHING
 
@@ -300,7 +301,7 @@ class TableFound:
     integer_key: bool = False
     chunk_rows: int | None = None
     chunk_key: tuple[str, ...] = ()
-    fault: str | None = None
+    fault: Cause | None = None
     hidden: bool = False
     gone: bool = False
 
@@ -384,7 +385,7 @@ class SplittingFailed(Event):
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
     restart: bool
 
 
@@ -394,7 +395,7 @@ class TableLockedOut(Event):
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.mesh.rates import RATE_WINDOW_SECONDS, Rates
+from cutline.common.phases import SNAPSHOT
 from cutline.services.enumerator.machine import Enumerator
-from cutline.services.enumerator.tables import SNAPSHOT, Table
+from cutline.services.enumerator.tables import Table
 
 RATES_SHOWN = 200
 AGAIN_SECONDS = 10.0

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutline.common.causes import Cause
+
 FIRST_SECONDS, LONGEST_SECONDS = 2.0, 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hold:
-    cause: str
+    cause: Cause
     due: float | None  # when to try again; None while a try is out
     pause: float
 
@@ -45,7 +47,7 @@ class Holds:
         hold = self._holds.get(name)
         return hold is not None and hold.due is not None
 
-    def hold(self, name: str, cause: str, now: float) -> None:
+    def hold(self, name: str, cause: Cause, now: float) -> None:
         """Hold a table that was found locked; other tries that were out with this one change nothing."""
         before = self._holds.get(name)
         if before is not None and before.due is not None:
@@ -61,7 +63,7 @@ class Holds:
             self._holds[name] = _Hold(cause=hold.cause, due=None, pause=hold.pause)
         return due
 
-    def end(self, name: str) -> str | None:
+    def end(self, name: str) -> Cause | None:
         """Let a table go on; the cause for which it was held, if it was."""
         hold = self._holds.pop(name, None)
         return None if hold is None else hold.cause

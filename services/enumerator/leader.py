@@ -44,6 +44,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import Loss, ProtocolError
 from cutline.common.limits import Limits
 from cutline.common.mesh.chandy_lamport import Process
@@ -52,7 +53,8 @@ from cutline.common.mesh.topology import ENUMERATOR, ROLES, Role, Topology
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command
 from cutline.common.store.records import Anew, EpochEntry, Members
-from cutline.services.enumerator.agenda import TABLE_KINDS, Agenda
+from cutline.common.waits import Party, Wait
+from cutline.services.enumerator.agenda import Agenda
 from cutline.services.enumerator.events import (
     BaseFound,
     BoundFound,
@@ -191,6 +193,20 @@ def pause_seconds(failures: int, run: str) -> float:
     longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 2, 30))
     return longest * (1.0 - sha256(f"{run}:{failures}".encode()).digest()[0] / 256 / 5)
 
+_FIRST = Cause(Code.STARTED, "the pipeline's first start")
+_LEASE_LOST = Cause(Code.STARTED, "the lease was lost")
+_LEAVING = Cause(Code.MEMBERS, "services of this epoch are leaving")
+_NEWCOMERS = Cause(Code.MEMBERS, "new services are present")
+
+
+def _anothers(slot: int) -> Cause:
+    return Cause(Code.STARTED, f"slot {slot} of the journal holds another leader's entry")
+
+
+def _refused(slot: int) -> Cause:
+    sentence = f"slot {slot} of the journal was refused: the entry before it is gone from the store"
+    return Cause(Code.PROTOCOL, sentence, "see what removed it; restore the store from a backup")
+
 
 class Leader:
     """The machine of one enumerator service for one pipeline, from its start to its end.
@@ -218,7 +234,7 @@ class Leader:
         self.definition = 1  # the version of the definition that has these settings
         self.agenda = Agenda()
         self.state = IDLE
-        self.cause = "a new leader took over"
+        self.cause = Cause(Code.STARTED, "a new leader took over")
         self.lost = Loss.NOTHING  # by the source, for which the newest epoch failed
         self.anew: Anew | None = None  # why this epoch began anew, or the next one will, without a checkpoint so far
         self._lost_again = False  # the next epoch begins anew, since the source lost the position
@@ -250,7 +266,7 @@ class Leader:
         # Slot, request and commands of a checkpoint whose entry may be in the journal, or may still come to be there.
         self._ordered: tuple[int, Request | None, int] | None = None
         self._since = 0.0  # when gathering began, or newcomers appeared
-        self._rescale: str | None = None  # why the members must change, after a checkpoint
+        self._rescale: Cause | None = None  # why the members must change, after a checkpoint
         self._expected = {role.name: settings.services[role.name] for role in roles}  # how many to wait for
         self._nonces = 0
         self.halts = 0  # epochs in a row that ended by a fault that no retry can mend
@@ -272,7 +288,7 @@ class Leader:
                 effects = self._end_epoch()
                 self.agenda.forget()
                 self.requests = [request for request in self.requests if self.agenda.awaits(request)]
-                self.state, self.cause, self._lost_again = IDLE, "the lease was lost", False
+                self.state, self.cause, self._lost_again = IDLE, _LEASE_LOST, False
                 return effects
         effects = handler(self, event, now)
         return effects + self.agenda.go_on(self, now)
@@ -314,39 +330,42 @@ class Leader:
     def _outcome_refused(self, event: OutcomeRefused, now: float) -> list[Effect]:
         if not self.agenda.outcome_refused(event.n) or self.reads or self.proposes:
             return []
-        return self.begin_anew(f"another leader has finished command {event.n}")
+        return self.begin_anew(Cause(Code.STARTED, f"another leader has finished command {event.n}"))
 
     def _delete(self) -> list[Effect]:
         return [DeletePipeline()] if self.agenda.standing.mode == "deleting" and self.still else []
 
-    def waiting_for(self, now: float) -> str | None:
+    def waiting_for(self, now: float) -> Wait | None:
         """What holds the pipeline up, for its status; None while it goes on, or has halted or ended."""
         match self.state:
             case LeaderState.RESTING:
                 at = datetime.fromtimestamp(self.retry_at, tz=UTC)
-                return f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row): {self.cause}"
+                what = f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row)"
+                return Wait(Party.TIME, what, self.cause)
             case LeaderState.READING | LeaderState.GATHERING | LeaderState.PROPOSING | LeaderState.OPENING:
-                return f"a new epoch ({self.state}): {self.cause}"
+                return Wait(Party.EPOCH, f"a new epoch ({self.state})", self.cause)
             case LeaderState.STOPPED:
-                return f"a person: the pipeline is {self.agenda.standing.mode}"
+                return Wait(Party.PERSON, "a person", Cause(Code.ASKED, f"the pipeline is {self.agenda.standing.mode}"))
             case LeaderState.LEADING if self.in_flight is not None and now - self.started_at > DOUBT_SECONDS:
                 return self._late(self.in_flight[0], now - self.started_at)
             case LeaderState.LEADING if self._inside is not None and now - self._inside[1] > SILENT_SECONDS:
                 return self._silent(*self._inside, now)
         return None
 
-    def _late(self, slot: int, seconds: float) -> str:
+    def _late(self, slot: int, seconds: float) -> Wait:
         """The checkpoint in flight takes long: by whose fault."""
         awaited = "the store, which has not taken its entry"
         if self.enumerator is not None and (collecting := self.enumerator.collecting) is not None:
             awaited = f"the part of {', '.join(collecting.missing(self.enumerator.plan.topology))}"
-        return f"checkpoint {slot}, begun {seconds:.0f} s ago: it lacks {awaited}"
+        what = f"checkpoint {slot}, begun {seconds:.0f} s ago"
+        return Wait(Party.CHECKPOINT, what, Cause(Code.LATE, f"it lacks {awaited}"))
 
     @staticmethod
-    def _silent(at: Position | None, since: float, now: float) -> str:
+    def _silent(at: Position | None, since: float, now: float) -> Wait:
         """The source has sent the beginning of a transaction, and nothing more."""
         place = "" if at is None else f" at {at.file}:{at.offset}"
-        return f"the rest of the transaction{place}: the source has sent nothing for {now - since:.0f} s"
+        silent = Cause(Code.UNAVAILABLE, f"the source has sent nothing for {now - since:.0f} s")
+        return Wait(Party.BUSY_SOURCE, f"the rest of the transaction{place}", silent)
 
     @property
     def limits(self) -> Limits:
@@ -389,7 +408,7 @@ class Leader:
         """Whether a checkpoint that the journal has, or may have since its entry was ordered, answers the command's
         request, or has the command, if it is one of the enumerator."""
         _, asked, last = self._ordered or (0, None, 0)
-        if command.kind in TABLE_KINDS:
+        if command.taken == "machine":
             return command.n <= max(last, self.kept_commands if self.leads else 0)
         return CommandRequest(n=command.n) in (asked, self.answered)
 
@@ -409,11 +428,11 @@ class Leader:
         if self.in_flight is not None and self.in_flight[1] == request:
             self.in_flight = self.in_flight[0], None
 
-    def begin_anew(self, cause: str) -> list[Effect]:
+    def begin_anew(self, cause: Cause) -> list[Effect]:
         """End the epoch, if one is open, and begin the next one."""
         return self._next_epoch(cause)
 
-    def stand_still(self, cause: str) -> list[Effect]:
+    def stand_still(self, cause: Cause) -> list[Effect]:
         """End the epoch, if one is open, and begin none."""
         effects = self._end_epoch()
         self.state, self.cause, self.halts, self.failures = STOPPED, cause, 0, 0
@@ -441,16 +460,16 @@ class Leader:
         for incarnation in self._members():
             member = present.get(incarnation)
             if member is None:
-                return self._next_epoch(f"service {incarnation} is gone")
+                return self._next_epoch(Cause(Code.MEMBERS, f"service {incarnation} is gone"))
             if member.failed is not None and member.failed_epoch == self.epoch:
-                cause = f"{member.role} {incarnation} gave up: {member.failed}"
+                cause = member.failed.before(f"{member.role} {incarnation} gave up: ")
                 return self._failed(cause, now, halts=member.halts, lost=member.lost)
         if any(present[incarnation].leaving for incarnation in self._members()):
-            self._rescale = "services of this epoch are leaving"  # after a checkpoint, so that no work is repeated
+            self._rescale = _LEAVING  # after a checkpoint, so that no work is repeated
         elif self.ended is not None or not self._has_newcomers():  # a pipeline that has ended needs no more of them
             self._since = now
         elif now - self._since > SETTLE_SECONDS:
-            self._rescale = "new services are present"
+            self._rescale = _NEWCOMERS
         if self.in_flight is not None and now - max(self.started_at, self._doubted_at) > DOUBT_SECONDS:
             # Members may have followed a newer epoch, of a leader that is gone: then our checkpoint never completes.
             self._doubted_at = now
@@ -480,13 +499,13 @@ class Leader:
 
     # --- epochs ---
 
-    def _next_epoch(self, cause: str) -> list[Effect]:
+    def _next_epoch(self, cause: Cause) -> list[Effect]:
         effects = self._end_epoch()
         self.halts = 0
         self.state, self.cause = READING, cause
         return [*effects, ReadJournal()]
 
-    def _failed(self, cause: str, now: float, *, halts: bool, lost: Loss) -> list[Effect]:
+    def _failed(self, cause: Cause, now: float, *, halts: bool, lost: Loss) -> list[Effect]:
         steady = self.state == LEADING and now - self._led_since > STEADY_SECONDS
         self.failures = 1 if steady else self.failures + 1
         self.halts = self.halts + 1 if halts else 0
@@ -534,13 +553,13 @@ class Leader:
         self.definition = self.agenda.definition
         self.anew = self.agenda.anew("lost" if self._lost_again else event.anew)
         if not self.agenda.leads:
-            return self.stand_still(f"the pipeline is {self.agenda.orders.mode}") + self._delete()
+            return self.stand_still(Cause(Code.ASKED, f"the pipeline is {self.agenda.orders.mode}")) + self._delete()
         self.state, self._since = GATHERING, now
         return self._gather(event, now)
 
     def _journal_looked_at(self, event: JournalRead, now: float) -> list[Effect]:
         if event.tail > self.tail and self._wanted is None:
-            return self._next_epoch(f"slot {event.tail} of the journal holds another leader's entry")
+            return self._next_epoch(_anothers(event.tail))
         return []
 
     def _epoch_failed(self, event: EpochFailed, now: float) -> list[Effect]:
@@ -563,7 +582,7 @@ class Leader:
             leader=self.incarnation,
             base=self.base,
             members=Members(enumerator=self.incarnation, by_role=self.services),
-            cause=self.cause if self.tail else "the pipeline's first start",
+            cause=self.cause if self.tail else _FIRST,
             written_at=now,
             definition=self.definition,
             anew=self.anew,
@@ -585,14 +604,11 @@ class Leader:
         if event.nonce == self._wanted:  # it is written, and the answer was lost
             return self._written(event.slot, now)
         if event.slot == self.tail + 1 and event.nonce.startswith(f"{self.incarnation}:{self.run}:"):
-            return self._next_epoch(f"slot {event.slot} of the journal holds an earlier entry of ours, written late")
+            sentence = f"slot {event.slot} of the journal holds an earlier entry of ours, written late"
+            return self._next_epoch(Cause(Code.STARTED, sentence))
         if event.slot == self.tail + 1:
             # It counts as a failure, so that a journal which refuses every entry is not asked without a pause.
-            cause = (
-                f"slot {event.slot} of the journal holds another leader's entry"
-                if event.nonce
-                else f"slot {event.slot} of the journal was refused: the entry before it is gone from the store"
-            )
+            cause = _anothers(event.slot) if event.nonce else _refused(event.slot)
             return self._failed(cause, now, halts=False, lost=Loss.NOTHING)
         return []
 

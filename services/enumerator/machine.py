@@ -40,7 +40,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from cutline.common.commands.rules import Refusal
+from cutline.common.causes import Cause, Code
+from cutline.common.commands.kinds import Refusal
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
@@ -75,6 +76,7 @@ from cutline.common.mesh.messages import (
     pieces,
     to_plain,
 )
+from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING
 from cutline.common.positions import Low, Position, Stop
 from cutline.common.store.records import Anew, StagedFile, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
@@ -108,26 +110,19 @@ from cutline.services.enumerator.table_commands import (
     remove,
     table_paused,
 )
-from cutline.services.enumerator.tables import (
-    AT_REST,
-    CATCH_UP,
-    DROPPED,
-    INACTIVE,
-    LIVE,
-    PAUSED,
-    QUARANTINED,
-    SNAPSHOT,
-    STREAMED,
-    WAITING,
-    Table,
-    Tables,
-)
+from cutline.services.enumerator.tables import AT_REST, INACTIVE, STREAMED, Table, Tables
 
 MAX_ATTEMPTS = 5  # at one split in one epoch
 STOP_SECONDS = 1.0  # between two questions whether the source has passed the stop
 AWAITED_SECONDS = 5.0  # between two looks at tables that do not exist or can't be read
 NEW_TABLES_SECONDS = 10.0  # between two looks for new tables
 _NO_PROGRESS = (PartSaved, SplitsWanted, SplitReleased, SplitFailed)  # messages that a source which hangs may bring too
+_NO_CAUSE = Cause(Code.OTHER, "no cause was given")
+_NOT_DESCRIBED = Cause(
+    Code.OTHER, "the source returned no table definition", "check the table and the grants"
+)
+_COLUMNS_CHANGED = Cause(Code.CHANGED, "its columns changed while the snapshot was read")
+_LOST = Cause(Code.PURGED, "the source no longer had the changes that followed")
 
 
 class Enumerator:
@@ -336,16 +331,18 @@ class Enumerator:
     def _prepare(self, table: Table, item: TableFound) -> Table:
         """Make the table ready to be split, or put it to rest, by its description."""
         if item.gone:
-            cause = f"table {table.table_id} no longer exists at the source; the lake keeps its last content"
+            sentence = f"table {table.table_id} no longer exists at the source; the lake keeps its last content"
+            cause = Cause(Code.NO_TABLE, sentence)
             return self._tables.put(dataclasses.replace(table, phase=DROPPED, cause=cause, awaited=True))
         if item.schema is None:
-            cause = item.fault or "the source returned no table definition; check the table and the grants"
+            cause = item.fault or _NOT_DESCRIBED
             awaited = item.hidden or table.generation > 1
             return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited))
         if table.before is not None and table.before.look != item.schema.look:
-            cause = (
-                f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt;"
-                " copy it with another pipeline"
+            cause = Cause(
+                Code.SCHEMA_CHANGE,
+                f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt",
+                "copy it with another pipeline",
             )
             return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause))
         splitter = Splitter(
@@ -379,7 +376,7 @@ class Enumerator:
         self._find_due = None
         return [FindTables(begins=False, known=frozenset(self.tables))]
 
-    def fail(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
+    def fail(self, table_id: str, generation: int, cause: Cause, restart: bool) -> list[Effect]:
         """Quarantine the table, or read it again as its next generation."""
         table = self.tables.get(table_id)
         if table is None or table.generation != generation or table.phase in AT_REST:
@@ -400,7 +397,7 @@ class Enumerator:
         look = DescribeTable(table_id=table_id, generation=table.generation)
         return [*effects, *self.stop_when_over(), look]
 
-    def _next_generation(self, table: Table, cause: str | None = None) -> Table:
+    def _next_generation(self, table: Table, cause: Cause | None = None) -> Table:
         before = (table.schema or table.before) if self.plan.quarantine_changed else None
         phase = PAUSED if table.phase == PAUSED or table.pausing else WAITING
         return self._tables.put(
@@ -443,7 +440,7 @@ class Enumerator:
         self.todo += [split for split in self.shelved if split.table_id == table_id]
         self.shelved = [split for split in self.shelved if split.table_id != table_id]
 
-    def _hold(self, table: Table, cause: str, now: float) -> None:
+    def _hold(self, table: Table, cause: Cause, now: float) -> None:
         """Leave a locked table alone for a while."""
         self.holds.hold(table.table_id, cause, now)
         self.shelve(table.table_id)
@@ -510,7 +507,7 @@ class Enumerator:
             return []  # late: of an older generation
         if report.state != TableState.LIVE:
             restart = report.state == TableState.RESTART
-            return self.fail(report.table_id, report.generation, report.cause or "", restart)
+            return self.fail(report.table_id, report.generation, report.cause or _NO_CAUSE, restart)
         self._tables.put(dataclasses.replace(table, phase=LIVE, cause=None))
         self.news = True
         return self.stop_when_over()
@@ -535,9 +532,7 @@ class Enumerator:
         split = held[0]
         del self.out[report.split_id]
         if table.schema is None or report.schema.hash != table.schema.hash:
-            return self.fail(
-                table.table_id, table.generation, "its columns changed while the snapshot was read", restart=True
-            )
+            return self.fail(table.table_id, table.generation, _COLUMNS_CHANGED, restart=True)
         try:
             low = report.low if table.low is None else table.low.fold(report.low)
             high = report.high if table.high is None else table.high.fold(report.high)
@@ -766,7 +761,7 @@ class Enumerator:
         machine.at_stop = head["atStop"]
         machine.shelved = list(from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])))
         for name in head.get("held", ()):
-            machine.holds.hold(name, machine.tables[name].cause or "", now=float("-inf"))  # tried at once
+            machine.holds.hold(name, machine.tables[name].cause or _NO_CAUSE, now=float("-inf"))  # tried at once
         machine.gone, machine.floor = dict(head.get("gone", {})), head.get("floor", 0)
         machine.commands_done, machine.refused = commands_in(head)
         for channel, headers in head["recorded"].items():
@@ -803,7 +798,7 @@ class Enumerator:
         also with `schema_changes: halt`.
         """
         self._anew = True
-        cause = ASKED if why == "asked" else "the source no longer had the changes that followed"
+        cause = ASKED if why == "asked" else _LOST
         self.todo, self.shelved, self.out, self.accepted = deque(), [], {}, {}
         self._at_begin, self.stream_stopped = [], False
         for table in list(self.tables.values()):

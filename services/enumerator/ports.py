@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import SourceConfig
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import Position
-from cutline.common.status.parts import BinlogStatus
+from cutline.common.status.pipeline_status import BinlogStatus, PipelineStatus
+from cutline.common.waits import Wait
 from cutline.services.sources.mysql.binlog_age import Place
 
 
@@ -25,7 +26,7 @@ class SourceHosts(Protocol):
     def chosen(self) -> str | None:
         """The server of the newest connection; None if there was none yet."""
 
-    def follow(self, status: Mapping[str, Any], *, now: float) -> None:
+    def follow(self, status: PipelineStatus, *, now: float) -> None:
         """Choose by what the reader with the stream says of itself; `now` in seconds since 1970."""
 
 
@@ -38,7 +39,7 @@ class Source(Protocol):
         """Its servers."""
 
     @property
-    def waiting_for(self) -> str | None:
+    def waiting_for(self) -> Wait | None:
         """Why a question has no answer yet, if one is late."""
 
     async def answer(self, question: Effect) -> Event:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from cutline.common.causes import Cause, Code, joined
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import (
@@ -26,9 +27,10 @@ from cutline.common.errors import (
 )
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
-from cutline.common.status.parts import BinlogStatus
+from cutline.common.status.pipeline_status import BinlogStatus
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.common.threads import Threads
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
@@ -79,7 +81,7 @@ class SourceReader:
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
         self.hosts = Hosts(config.source)
-        self._problem: str | None = None  # why the last try failed
+        self._problem: Wait | None = None  # why the last try failed
         self._open: dict[int, float] = {}  # questions without an answer -> since when
         self._numbers = itertools.count()
         self._connection: Connection | None = None
@@ -93,14 +95,15 @@ class SourceReader:
         self._begun: dict[str, float] = {}  # binlog file -> when it began
 
     @property
-    def waiting_for(self) -> str | None:
+    def waiting_for(self) -> Wait | None:
         """Why a question has no answer yet, if one is late."""
         if self._problem is not None or not self._open:
             return self._problem
         if time.monotonic() - min(self._open.values()) < SILENT_SECONDS:
             return None
         place = self.hosts.current
-        return f"the source: {place} has not answered a question for over {SILENT_SECONDS:.0f} s; is it up?"
+        sentence = f"{place} has not answered a question for over {SILENT_SECONDS:.0f} s"
+        return Wait(Party.SOURCE, "the source", Cause(Code.UNAVAILABLE, sentence, "is it up?"))
 
     async def answer(self, question: Effect) -> Event:
         """Answer a question; an unreachable server is asked again until it answers."""
@@ -114,7 +117,7 @@ class SourceReader:
                     self._problem = None
                     return event
                 except (Unavailable, SourceRefused) as error:
-                    problem = f"the source: {error}"
+                    problem = Wait(Party.SOURCE, "the source", error.cause)
                     if self._problem != problem:  # log it once for all questions
                         self._problem = problem
                         log.warning("pipeline %s waits for %s", self.config.name, problem)
@@ -278,7 +281,7 @@ class SourceReader:
             case SourceLost(cause=cause):
                 return TableFound(table_id=table_id, fault=cause, hidden=True)
         if info.faults:
-            return TableFound(table_id=table_id, fault="; ".join(info.faults))
+            return TableFound(table_id=table_id, fault=joined(info.faults))
         return TableFound(
             table_id=table_id,
             schema=replace(
@@ -319,7 +322,7 @@ def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Even
     try:
         return ask()
     except TableLocked as error:
-        return TableLockedOut(table_id=table_id, generation=generation, cause=str(error))
+        return TableLockedOut(table_id=table_id, generation=generation, cause=error.cause)
     except SourceLost as error:  # NextGeneration if the table or a column of its key is gone
         again = isinstance(error, NextGeneration)
         return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=again)

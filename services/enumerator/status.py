@@ -1,4 +1,4 @@
-"""What an enumerator says of the pipeline that it leads, for everyone to read in Redis (common/status/parts.py)."""
+"""What an enumerator says in Redis of the pipeline that it leads (common/status/pipeline_status.py)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import logging
 from collections.abc import Mapping
 
-from cutline.common.status.form import text
-from cutline.common.status.parts import CheckpointStatus, CommandsStatus, EnumeratorStatus, TableStatus
+from cutline.common.causes import Cause, Code
+from cutline.common.form import text
+from cutline.common.phases import QUARANTINED
+from cutline.common.status.pipeline_status import CheckpointStatus, CommandsStatus, EnumeratorStatus, TableStatus
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.grids import SnapshotRates
 from cutline.services.enumerator.leader import HALTED, RESTING, Leader
-from cutline.services.enumerator.tables import QUARANTINED, Table
+from cutline.services.enumerator.tables import Table
 
 SHOWN_SECONDS = 5.0  # between two writes of all tables
 log = logging.getLogger("cutline.enumerator")
@@ -45,28 +48,31 @@ def of_leader(leader: Leader, pipeline: str, *, part_of_run: bool) -> Enumerator
     )
 
 
-def _halted(leader: Leader, pipeline: str, part_of_run: bool) -> str:
+def _halted(leader: Leader, pipeline: str, part_of_run: bool) -> Cause:
     """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
     if not leader.lost:
         return leader.cause
     # a run ends when its pipeline halts, and its control service with it
     way = "run FILE --read-again" if part_of_run else f"pipeline read-again {pipeline}"
-    return (
-        f"{leader.cause}. What helps: `cutline {way}` reads every table again, from the source's present"
-        " position; the lake shows the last content until then"
+    return leader.cause.advised(
+        f"`cutline {way}` reads every table again, from the source's present position, and the lake shows the last"
+        " content until then"
     )
 
 
-def deletion_awaits(pipeline: str, *, purging: bool, failed: str) -> str:
+def deletion_awaits(pipeline: str, *, purging: bool, failed: Cause | None) -> Wait:
     """What a pipeline that is being deleted waits for. `purging`: the lake tables go too, and are not gone yet;
-    `failed`: why the last try to delete it failed, "" if it did not."""
+    `failed`: why the last try to delete it failed."""
     if purging:
-        return (
-            "a Spark writer, to drop the lake tables of the deleted pipeline; if the lake can't be reached any"
-            f" more, `cutline pipeline leave-lake {pipeline}` deletes the pipeline without that"
+        way = (
+            f"if the lake can't be reached any more, `cutline pipeline leave-lake {pipeline}` deletes the pipeline"
+            " without that"
         )
-    more = f"; the last try failed: {failed}" if failed else ""
-    return f"the removal of what the store and Redis have of it{more}"
+        what = "a Spark writer, to drop the lake tables of the deleted pipeline"
+        return Wait(Party.SPARK_WRITER, what, Cause(Code.LATE, "they are not dropped yet", way))
+    cause = None if failed is None else failed.before("the last try failed: ")
+    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause)
+
 
 
 class TablesShown:
@@ -87,7 +93,7 @@ class TablesShown:
         for name, table in changed.items():
             before = self._tables.get(name)
             if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
-                about = {"table": name, "cause": table.cause}
+                about = {"table": name, "cause": str(table.cause)}
                 log.error("pipeline %s: %s is quarantined: %s", self._pipeline, name, table.cause, extra=about)
         self.rates = self._speed.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._at < SHOWN_SECONDS:

@@ -13,27 +13,34 @@ is the next generation, so that rows of the two are never mixed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from cutline.common.commands.rules import Refusal, table_refusal, unknown_table
+from cutline.common.causes import Cause, Code
+from cutline.common.commands.kinds import (
+    ForgetTable,
+    PauseTable,
+    ReadTableAgain,
+    Refusal,
+    ResumeTable,
+    RetryTable,
+    TableWish,
+    Wish,
+)
+from cutline.common.commands.rules import table_refusal, unknown_table
+from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Effect, Send
-from cutline.common.mesh.messages import ExcludeTable, PauseTable, TablePaused
+from cutline.common.mesh.messages import ExcludeTable, TablePaused
+from cutline.common.mesh.messages import PauseTable as PauseMessage
+from cutline.common.phases import CATCH_UP, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
 from cutline.common.positions import Low
 from cutline.common.store.command_records import Command
 from cutline.services.enumerator.events import DescribeTable, FindPlace, Plan
-from cutline.services.enumerator.tables import (
-    CATCH_UP,
-    PAUSED,
-    QUARANTINED,
-    SNAPSHOT,
-    STREAMED,
-    WAITING,
-    Table,
-)
+from cutline.services.enumerator.tables import STREAMED, Table
 
-ASKED = "a person asked for it to be read again"
-LOST = "the lake table lost data"
+ASKED = Cause(Code.ASKED, "a person asked for it to be read again")
+_PURGED = Cause(Code.PURGED, "the source has purged the changes that came while it was paused, so it is read again")
+LOST = Cause(Code.LAKE, "the lake table lost data")
 """Why the Spark writer asks, which names the generation: once that is over, there is nothing to do."""
 
 
@@ -67,7 +74,7 @@ class Machine(Protocol):
     def include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
         """Hand a table to the incremental split."""
 
-    def fail(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
+    def fail(self, table_id: str, generation: int, cause: Cause, restart: bool) -> list[Effect]:
         """Quarantine a table, or read it again."""
 
     def stop_when_over(self) -> list[Effect]:
@@ -76,34 +83,34 @@ class Machine(Protocol):
 
 def carry_out(machine: Machine, command: Command) -> list[Effect] | Refusal:
     """Carry a command out, or refuse it and change nothing."""
-    table = machine.tables.get(name := str(command.arguments.get("table")))
-    if table is not None and (generation := command.arguments.get("generation")) is not None:
-        return machine.fail(name, int(generation), LOST, restart=True)  # also of a paused table, which stays paused
-    refusal = table_refusal(command.kind, name, None if table is None else _phase(table, command.kind))
+    wish = command.wish
+    if isinstance(wish, Refusal):
+        return wish
+    if not isinstance(wish, TableWish):
+        raise ProtocolError(f"command {command.n} ({command.kind}) is not about a table")
+    table = machine.tables.get(wish.table)
+    if table is not None and isinstance(wish, ReadTableAgain) and wish.generation is not None:
+        # also of a paused table, which stays paused
+        return machine.fail(wish.table, wish.generation, LOST, restart=True)
+    refusal = table_refusal(type(wish), wish.table, None if table is None else _phase(table, wish))
     if refusal is not None or table is None:
-        return refusal or unknown_table(name)
-    return {
-        "pause_table": _pause,
-        "resume_table": _resume,
-        "read_table_again": _read_again,
-        "retry_table": _retry,
-        "forget_table": _forget,
-    }[command.kind](machine, table)
+        return refusal or unknown_table(wish.table)
+    return _HANDLERS[type(wish)](machine, table)
 
 
-def _phase(table: Table, kind: str) -> str:
+def _phase(table: Table, wish: Wish) -> Phase:
     """The phase that a person's wish is about: a table whose pause is on its way is paused, and one that is about to
     resume can be paused, and not be resumed twice."""
     if table.pausing:
         return PAUSED
-    return CATCH_UP if table.resuming and kind in ("pause_table", "resume_table") else table.phase
+    return CATCH_UP if table.resuming and isinstance(wish, PauseTable | ResumeTable) else table.phase
 
 
 def _pause(machine: Machine, table: Table) -> list[Effect]:
     name = table.table_id
     if table.phase in STREAMED:
         machine.put(dataclasses.replace(table, pausing=True))
-        pause = PauseTable(table_id=name, generation=table.generation)
+        pause = PauseMessage(table_id=name, generation=table.generation)
         return [Send(receiver=machine.plan.stream_reader, message=pause)]
     machine.put(dataclasses.replace(table, phase=PAUSED, resuming=False))
     machine.shelve(name)
@@ -140,8 +147,7 @@ def place_found(machine: Machine, table_id: str, generation: int, kept: bool) ->
     if kept:
         return machine.include(table, table.looked_at)
     machine.put(dataclasses.replace(table, phase=WAITING, splitter=None))
-    cause = "the source has purged the changes that came while it was paused"
-    return machine.fail(table_id, generation, cause, restart=True)
+    return machine.fail(table_id, generation, _PURGED, restart=True)
 
 
 def table_paused(machine: Machine, report: TablePaused) -> list[Effect]:
@@ -181,6 +187,15 @@ def _retry(machine: Machine, table: Table) -> list[Effect]:
 
 def _forget(machine: Machine, table: Table) -> list[Effect]:
     return remove(machine, table)
+
+
+_HANDLERS: Mapping[type[Wish], Callable[[Machine, Table], list[Effect]]] = {
+    PauseTable: _pause,
+    ResumeTable: _resume,
+    ReadTableAgain: _read_again,
+    RetryTable: _retry,
+    ForgetTable: _forget,
+}
 
 
 def remove(machine: Machine, table: Table) -> list[Effect]:

@@ -13,17 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import State
 from cutline.common.mesh.messages import CompletedSplit, from_plain, to_plain
+from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
 from cutline.common.positions import High, Low
 from cutline.common.schema import TableSchema
 from cutline.services.enumerator.splitter import Splitter
 
 GROUP = 256
-WAITING, SNAPSHOT, CATCH_UP, LIVE = "waiting", "snapshot", "catch-up", "live"
-QUARANTINED, DROPPED, PAUSED = "quarantined", "dropped", "paused"
-PHASES = frozenset({WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED, DROPPED, PAUSED})
 STREAMED = frozenset({CATCH_UP, LIVE})  # the incremental split has the table
 AT_REST = frozenset({QUARANTINED, DROPPED})  # the table stays so until the source or a person acts
 INACTIVE = AT_REST | {PAUSED}
@@ -35,7 +34,7 @@ class Table:
 
     table_id: str
     generation: int = 1
-    phase: str = WAITING
+    phase: Phase = WAITING
     schema: TableSchema | None = None
     splitter: Splitter | None = None
     low: Low | None = None
@@ -44,7 +43,7 @@ class Table:
     splits_done: int = 0
     rows_done: int = 0
     estimate: int = 0
-    cause: str | None = None
+    cause: Cause | None = None
     # At rest because of the table's state at the source, so looked at now and then: dropped, hidden, or not copyable
     # since it was created again.
     awaited: bool = False
@@ -157,7 +156,7 @@ class Tables:
         """Raise ProtocolError where the tables or the indexes over them contradict each other. Costs O(tables)."""
         for name, table in self.by_name.items():
             splitter = table.splitter
-            if table.table_id != name or table.phase not in PHASES:
+            if table.table_id != name or table.phase not in Phase:
                 raise ProtocolError(f"table {name} is kept as {table.table_id} in phase {table.phase!r}")
             if splitter is not None and (splitter.generation != table.generation or table.schema is None):
                 raise ProtocolError(
@@ -209,7 +208,7 @@ def _to_json(table: Table) -> dict[str, Any]:
         "splitter": table.splitter.to_json() if table.splitter else None,
         "low": table.low.to_json() if table.low else None, "high": table.high.to_json() if table.high else None,
         "splitsDone": table.splits_done, "rowsDone": table.rows_done,
-        "estimate": table.estimate, "cause": table.cause,
+        "estimate": table.estimate, "cause": table.cause.to_json() if table.cause else None,
         "awaited": table.awaited, "before": table.before.hash if table.before else None,
         **{key: value for key, value in rare.items() if value},
     }  # fmt: skip
@@ -225,7 +224,7 @@ def _from_json(
     return Table(
         table_id=table_id,
         generation=value["generation"],
-        phase=value["phase"],
+        phase=Phase(value["phase"]),
         schema=schema,
         splitter=splitter,
         low=Low.from_json(value["low"]) if value["low"] else None,
@@ -234,7 +233,7 @@ def _from_json(
         splits_done=value["splitsDone"],
         rows_done=value["rowsDone"],
         estimate=value["estimate"],
-        cause=value["cause"],
+        cause=Cause.from_json(value["cause"]) if value["cause"] else None,
         awaited=value["awaited"],
         before=schemas[value["before"]] if value["before"] else None,
         pausing=value.get("pausing", False),

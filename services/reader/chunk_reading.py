@@ -10,10 +10,12 @@ from functools import partial
 
 import pyarrow as pa
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceRefused, Unavailable
 from cutline.common.limits import Limits
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.mesh.ports import Ports
+from cutline.common.waits import Party, Wait
 from cutline.services.reader.pace import Pace
 from cutline.services.reader.ports import ChunkItems, Source
 from cutline.services.sources.contract import ChunkResult
@@ -40,7 +42,7 @@ class ChunkReading:
         """`name`: the pipeline's, for its threads."""
         self.split: SnapshotSplit
         self._source, self._chunks, self._clock = source, source.chunks, ports.clock
-        self._obstacle: str | None = None  # while the source is too busy or unreachable
+        self._obstacle: Wait | None = None  # while the source is too busy or unreachable
         self._asked_at: float | None = None  # monotonic: since then an answer of the source is awaited
         self._max_threads_running = max_threads_running
         self._quiet_at = float("-inf")  # when the source was last seen to be not too busy, monotonic
@@ -52,14 +54,15 @@ class ChunkReading:
         self._ahead: asyncio.Task[pa.RecordBatch | ChunkResult] | None = None
 
     @property
-    def waiting_for(self) -> str | None:
+    def waiting_for(self) -> Wait | None:
         """The obstacle, while the source is too busy, unreachable, or silent."""
         if self._obstacle is not None or self._asked_at is None:
             return self._obstacle
         silent = self._clock.monotonic() - self._asked_at
         if silent < SILENT_SECONDS:
             return None
-        return f"the source: it has sent nothing of {self.split.table_id} for {silent:.0f} s; is it up?"
+        sentence = f"it has sent nothing of {self.split.table_id} for {silent:.0f} s"
+        return Wait(Party.SOURCE, "the source", Cause(Code.UNAVAILABLE, sentence, "is it up?"))
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:
@@ -137,7 +140,8 @@ class ChunkReading:
                 if self._obstacle is None:
                     log.warning("no chunk is read while the source is busy: %s", measured)
                 seconds = self._clock.time() - since
-                self._obstacle = f"the source to become less busy ({seconds:.0f} s so far): {measured}"
+                what = f"the source to become less busy ({seconds:.0f} s so far)"
+                self._obstacle = Wait(Party.BUSY_SOURCE, what, Cause(Code.BUSY, measured))
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
         except (Unavailable, SourceRefused) as error:  # reading the chunk will fail too, and report it
             log.warning("could not ask the source how busy it is: %s", error)
@@ -160,7 +164,8 @@ class ChunkReading:
                         (await self._questions.call(self._source.probe)).close()
                     return
                 except (Unavailable, SourceRefused) as error:
-                    self._obstacle = f"the source (unreachable for {self._clock.time() - since:.0f} s): {error}"
+                    what = f"the source (unreachable for {self._clock.time() - since:.0f} s)"
+                    self._obstacle = Wait(Party.SOURCE, what, error.cause)
                     pause *= 2
         finally:
             self._obstacle = None

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import (
     NextGeneration,
@@ -37,9 +38,10 @@ from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, PartSaving, load_part
 from cutline.common.mesh.ports import Pool
 from cutline.common.mesh.topology import READER, WRITER, Topology, member_name
-from cutline.common.status.parts import ReaderStatus
+from cutline.common.status.pipeline_status import ReaderStatus
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore
+from cutline.common.waits import Party, Wait
 from cutline.services.reader.chunk_reading import ChunkReading
 from cutline.services.reader.events import (
     ChangesRead,
@@ -80,8 +82,8 @@ class ReaderDriver:
         definition = store.definition(entry.definition)
         if definition is None:
             raise ProtocolError(
-                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
-                " back"
+                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition",
+                "put its file back",
             )
         self.host, self.ports, self.store, self.epoch = host, host.ports, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
@@ -122,7 +124,7 @@ class ReaderDriver:
         self.streams = index == 0
         most = self.config.snapshot.max_threads_running
         self.chunks = ChunkReading(self.source, max_threads_running=most, name=store.name, ports=self.ports)
-        self.waiting_for: str | None = None
+        self.waiting_for: Wait | None = None
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
         self.measures = Measures()
@@ -192,11 +194,11 @@ class ReaderDriver:
             item = await self.chunks.next()
         except TableLocked as error:
             log.info("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
-            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.WAIT)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=Remedy.WAIT)
         except (Unavailable, SourceRefused) as error:
             log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
-            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.RETRY)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=Remedy.RETRY)
         except SourceLost as error:
             remedy = Remedy.RESTART if isinstance(error, NextGeneration) else Remedy.QUARANTINE
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=remedy)
@@ -228,14 +230,14 @@ class ReaderDriver:
                 thread.end(self.cursors.pop(order.cursor)[0].close)
                 if self.config.source.server_id is not None:
                     # The id is configured: without a pause, two clients with it would end each other's dump in turn.
-                    self.waiting_for = f"its server id: {error}"
+                    self.waiting_for = Wait(Party.OTHER, "its server id", error.cause)
                     await asyncio.sleep(longest)
             except SourceLost as error:
                 if order.cursor == MAIN:
                     raise
                 return self._catch_up_lost(order, error)
             except (Unavailable, SourceRefused) as error:
-                self.waiting_for = f"the source: {error}"
+                self.waiting_for = Wait(Party.SOURCE, "the source", error.cause)
                 log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
                 await asyncio.sleep(pause)
                 pause = min(longest, pause * 2)
@@ -276,32 +278,36 @@ class ReaderDriver:
             changes = dataclasses.replace(changes, faults=changes.faults + unreadable)
         return ChangesRead(cursor=order.cursor, changes=changes)
 
-    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, str]:
+    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, Cause]:
         """Count dates that became null, by table and column; with `zero_dates: quarantine`, each table's fault."""
         self.zero_dates.update(found)
         if self.config.values.zero_dates is None:
             return {}
         return {
-            table_id: f"{table_id} has a zero or partial date in its column {column}; correct those rows, or set"
-            " values.zero_dates to null"
+            table_id: Cause(
+                Code.VALUE,
+                f"{table_id} has a zero or partial date in its column {column}",
+                "correct those rows, or set values.zero_dates to null",
+            )
             for table_id, column in found
         }
 
-    def _obstacle(self) -> str | None:
+    def _obstacle(self) -> Wait | None:
         """What this reader waits for, for its status."""
         own = self._checkpoint_awaited() or self.waiting_for or self.chunks.waiting_for
         return self.parts.waiting_for or own or self.links.waiting_for
 
-    def _checkpoint_awaited(self) -> str | None:
+    def _checkpoint_awaited(self) -> Wait | None:
         """What this reader waits for, if it may send no more rows."""
         unsaved = self.machine.unsaved
         if not unsaved.full:
             return None
         since = "the pipeline began" if unsaved.saved is None else f"checkpoint {unsaved.saved}"
-        return (
-            f"a checkpoint: this reader has sent {unsaved.bytes / (1 << 20):,.0f} MiB of rows since {since}, its share"
-            f" of checkpoint.max_unsaved_bytes"
+        sentence = (
+            f"this reader has sent {unsaved.bytes / (1 << 20):,.0f} MiB of rows since {since}, its share of"
+            " checkpoint.max_unsaved_bytes"
         )
+        return Wait(Party.CHECKPOINT, "a checkpoint", Cause(Code.LATE, sentence))
 
     async def _publish_status(self) -> None:
         while True:

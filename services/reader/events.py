@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.causes import Cause
 from cutline.common.limits import Limits
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import Remedy, SnapshotSplit
@@ -44,7 +45,7 @@ class ChunkFailed(Event):
 
     split_id: str
     attempt: int
-    cause: str
+    cause: Cause
     remedy: Remedy = Remedy.QUARANTINE
 
 

@@ -46,6 +46,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
@@ -455,10 +456,11 @@ class Reader:
         passed = self._began_after(place)
         for table in list(self.tables.values()):
             if passed or (table.cursor == MAIN and not table.live):
-                cause_of, at = ("the stream began", self.begin) if passed else ("its snapshot ended", table.high)
-                cause = (
-                    f"{table.table_id} can't be shown at the stop, {place}: {cause_of} at {at}, after it; name a later"
-                    " stop, or start at an earlier place in the binlog"
+                late, at = ("the stream began", self.begin) if passed else ("its snapshot ended", table.high)
+                cause = Cause(
+                    Code.PLACE,
+                    f"{table.table_id} can't be shown at the stop, {place}: {late} at {at}, after it",
+                    "name a later stop, or start at an earlier place in the binlog",
                 )
                 self._tables.remove(table.table_id)
                 effects.append(self._report(table.table_id, table.generation, TableState.FAULT, cause))
@@ -505,7 +507,7 @@ class Reader:
         self._tables.remove(table.table_id)
         if not self.at_stop or self.stop_place is None:
             return self._report(table.table_id, table.generation, TableState.RESTART, error.cause)
-        cause = f"{table.table_id} can't be shown at the stop, {self.stop_place}: {error.cause}"
+        cause = error.cause.before(f"{table.table_id} can't be shown at the stop, {self.stop_place}: ")
         return self._report(table.table_id, table.generation, TableState.FAULT, cause)
 
     def _meet(self) -> list[Effect]:
@@ -634,7 +636,7 @@ class Reader:
     def _stop(self) -> Stop | None:
         return self.stop if self.stop_place is None else Stop.at(self.stop_place)
 
-    def _report(self, table_id: str, generation: int, state: TableState, cause: str | None = None) -> Send:
+    def _report(self, table_id: str, generation: int, state: TableState, cause: Cause | None = None) -> Send:
         report = TableReport(table_id=table_id, generation=generation, state=state, cause=cause)
         return Send(receiver=ENUMERATOR, message=report)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import High, Position, Stop
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.services.sources.contract import Changes, ChunkResult, Route
 
 ChunkItems = Generator[pa.RecordBatch | ChunkResult, None, None]

@@ -91,7 +91,7 @@ def _outcome(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except ConfigError as error:
-        return Finding(name=name, found="no", remedy="; ".join(error.faults))
+        return Finding(name=name, found="no", remedy="; ".join(map(str, error.faults)))
     except CutlineError as error:
         return Finding(name=name, found="no answer", remedy=str(error))
 
@@ -203,7 +203,7 @@ def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
     try:
         config = load(file)
     except ConfigError as error:
-        yield Finding(name="pipeline", found=str(file), remedy="; ".join(error.faults))
+        yield Finding(name="pipeline", found=str(file), remedy="; ".join(map(str, error.faults)))
         return
     yield Finding(name="pipeline", found=f"{config.name} ({file})")
     yield _outcome("source", partial(_source, config))
@@ -239,7 +239,7 @@ def _definition(config: PipelineConfig, store_url: str) -> Finding:
 def _warehouse(sink: Mapping[str, Any], store_url: str) -> Finding:
     warehouse = str(sink["warehouse"])
     if faults := catalogue.faults(sink, store_url):
-        return Finding(name="warehouse", found=redacted(warehouse), remedy="; ".join(faults))
+        return Finding(name="warehouse", found=redacted(warehouse), remedy="; ".join(map(str, faults)))
     if "://" not in warehouse:
         return _disk("warehouse", Path(warehouse))
     catalogue.probe(sink)
@@ -290,7 +290,7 @@ def _other_host(config: PipelineConfig, where: Address) -> Finding:
     return Finding(
         name=f"source {where}",
         found=f"{requirements.name(server)}, {protected}",
-        remedy="; ".join(faults) or None,
+        remedy="; ".join(map(str, faults)) or None,
     )
 
 

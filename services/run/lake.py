@@ -26,10 +26,10 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
     ConfigError if the pipeline uses a catalogue of its own, or if catalog.db is not an Iceberg catalogue.
     """
     if config.sink.catalog:
-        raise ConfigError("sink.catalog names a catalogue of your own; look the table up in that catalogue")
+        raise ConfigError("sink.catalog names a catalogue of your own", "look the table up in that catalogue")
     if "://" in config.sink.warehouse:
         raise ConfigError(
-            f"the warehouse {config.sink.warehouse} is not a local folder; look the table up in its catalogue"
+            f"the warehouse {config.sink.warehouse} is not a local folder", "look the table up in its catalogue"
         )
     path = Path(config.sink.warehouse) / CATALOG_FILE
     if not path.is_file():
@@ -42,7 +42,7 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
         if "no such table" in str(error):  # the file exists, but its tables were not made yet
             return {}
         raise ConfigError(
-            f"{path} can't be read as an Iceberg catalogue ({error}); choose another warehouse"
+            f"{path} can't be read as an Iceberg catalogue ({error})", "choose another warehouse"
         ) from error
     return {
         table_id_of(row["table_namespace"], row["table_name"]): row["metadata_location"]
@@ -59,7 +59,7 @@ def where(config: PipelineConfig, table: str) -> str:
     table = meant(table, files)
     if table not in files:
         known = ", ".join(sorted(files)) or "none yet"
-        raise ConfigError(f"the table {table} is not in the lake {config.sink.warehouse}; its tables are: {known}")
+        raise ConfigError(f"the table {table} is not in the lake {config.sink.warehouse}", f"its tables are: {known}")
     return files[table]
 
 

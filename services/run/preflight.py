@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from cutline.common.causes import Cause, Code
+from cutline.common.commands.kinds import CancelTable, Define
 from cutline.common.config.pipeline import FIXED, PipelineConfig, shown
 from cutline.common.config.reserved import is_own
-from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
+from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.store.commands import Command
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import lake
@@ -35,7 +36,7 @@ def check(
     *,
     store_url: str,
     workdir: Path | None,
-    known_faults: Sequence[str] = (),
+    known_faults: Sequence[Cause] = (),
     takes: Literal["same", "stored", "file"] = "same",
 ) -> Mapping[str, Any]:
     """Raise ConfigError with every fault found; Unavailable if the source doesn't answer and the pipeline ran before.
@@ -55,12 +56,10 @@ def check(
         store = Store(store_url)
         store.check()
         stored = store.pipeline(config.name).definition()
-        if stored is not None:  # settings that an older Cutline did not know get their defaults
+        if stored is not None:
             known = PipelineConfig.from_definition(stored).definition()
             if takes == "stored" and source_was_changed(store.pipeline(config.name)):
                 config = config.model_copy(update={"source": PipelineConfig.from_definition(stored).source})
-            with suppress(ProtocolError):  # the leader says what is wrong with the journal
-                store.pipeline(config.name).check_tables()
     except ConfigError as error:
         faults += error.faults
     differing: list[str] = []
@@ -70,9 +69,12 @@ def check(
     if impossible or (differing and takes == "same"):
         way = "apply the change by `cutline define --replace` or `cutline pipeline replace`, restore"
         faults.append(
-            f"the pipeline name {config.name!r} is in use in the store {redacted(store_url)} with other content "
-            f"({', '.join(impossible or differing)}); {'restore' if impossible else way} that content, or give this"
-            " pipeline another name"
+            Cause(
+                Code.CONFIGURATION,
+                f"the pipeline name {config.name!r} is in use in the store {redacted(store_url)} with other content"
+                f" ({', '.join(impossible or differing)})",
+                f"{('restore' if impossible else way)} that content, or give this pipeline another name",
+            )
         )
     elif known is not None and stored is not None and takes == "stored":
         config = PipelineConfig.from_definition({**stored, "source": config.definition()["source"]})
@@ -83,19 +85,31 @@ def check(
             if owner != config.name and config.select([table]) and not is_own(table, config.sink.own_namespace):
                 relation = f"belongs to the pipeline {owner!r}" if owner else "was not made by Cutline"
                 faults.append(
-                    f"the table {table} in the warehouse {config.sink.warehouse} {relation}; choose another warehouse"
+                    Cause(
+                        Code.CONFIGURATION,
+                        f"the table {table} in the warehouse {config.sink.warehouse} {relation}",
+                        "choose another warehouse",
+                    )
                 )
             elif owner == config.name and not config.sink.adopt and not faults:
                 if life is None:
                     faults.append(
-                        f"the warehouse {config.sink.warehouse} has tables of a pipeline {owner!r} that is not in the "
-                        f"store {redacted(store_url)}; use the store that belongs to this warehouse, set `sink:"
-                        " {adopt: true}` to take the tables over, or choose another warehouse"
+                        Cause(
+                            Code.CONFIGURATION,
+                            f"the warehouse {config.sink.warehouse} has tables of a pipeline {owner!r} that is not in"
+                            f" the store {redacted(store_url)}",
+                            "use the store that belongs to this warehouse, set `sink: {adopt: true}` to take the"
+                            " tables over, or choose another warehouse",
+                        )
                     )
-                elif made_by != life.id and not (made_by is None and life.carried_over):
+                elif made_by != life.id:
                     faults.append(
-                        f"the warehouse {config.sink.warehouse} has tables of an earlier pipeline {owner!r}; set `sink:"
-                        f" {{adopt: true}}` {_TAKING[takes]}to take them over, or remove them from the lake"
+                        Cause(
+                            Code.CONFIGURATION,
+                            f"the warehouse {config.sink.warehouse} has tables of an earlier pipeline {owner!r}",
+                            f"set `sink: {{adopt: true}}` {_TAKING[takes]}to take them over, or remove them from the"
+                            " lake",
+                        )
                     )
     except ConfigError as error:
         if not config.sink.catalog and "://" not in config.sink.warehouse:  # else catalogue.faults says what is wrong
@@ -110,15 +124,15 @@ def check(
     except Unavailable as error:
         if known is not None and not faults:
             raise
-        faults.append(str(error))
+        faults.append(error.cause)
     try:
         catalogue.check_answers(sink)
     except Unavailable as error:
         if known is not None and not faults:
             raise
-        faults.append(str(error))
+        faults.append(error.cause)
     if faults:
-        raise ConfigError(*faults)
+        raise ConfigError.several(faults)
     faults = [fault] if workdir is not None and (fault := _unwritable("work folder", workdir)) else []
     for write in (partial(catalogue.probe, sink), store.prepare):
         try:
@@ -126,7 +140,7 @@ def check(
         except ConfigError as error:
             faults += error.faults
     if faults:
-        raise ConfigError(*faults)
+        raise ConfigError.several(faults)
     if stored is None or (differing and takes == "file"):
         return file.definition()
     return {**stored, "source": config.definition()["source"]}
@@ -157,7 +171,7 @@ def queued_changes(store: PipelineStore) -> list[Command]:
     """The accepted commands that change the definition and are not carried out yet. Blocks."""
     newest = store.commands.newest_outcome()
     waiting = store.commands.list(after=newest.n if newest else 0, limit=1000)
-    return [command for command in waiting if command.kind in ("define", "cancel_table")]
+    return [command for command in waiting if isinstance(command.wish, Define | CancelTable)]
 
 
 def fixed(changes: Sequence[str]) -> list[str]:
@@ -184,16 +198,17 @@ def differences(stored: Mapping[str, Any], new: Mapping[str, Any], prefix: str =
     return found
 
 
-def _unwritable(role: str, folder: Path) -> str | None:
-    """Make the folder and write a probe into it; return a sentence if that fails."""
+def _unwritable(role: str, folder: Path) -> Cause | None:
+    """Make the folder and write a probe into it; the cause if that fails."""
     probe = folder / f".cutline-{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
     except OSError as error:
-        return (
-            f"the {role} {folder} can't be written ({error.strerror}); "
-            "choose another folder, or give this user the right to write there"
+        return Cause(
+            Code.CONFIGURATION,
+            f"the {role} {folder} can't be written ({error.strerror})",
+            "choose another folder, or give this user the right to write there",
         )
     return None

@@ -33,15 +33,17 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common import programs
+from cutline.common.causes import Cause
+from cutline.common.commands.kinds import Define, ReadAgain, Savepoint
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.loop import in_store
-from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.presence import Registry, RequestKind
 from cutline.common.mesh.redis import connect, place
 from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High
-from cutline.common.status.parts import (
+from cutline.common.status.pipeline_status import (
     SPARK_WRITER,
     PipelineStatus,
     ReaderStatus,
@@ -88,9 +90,9 @@ def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
     ]
 
 
-def _missing_programs(environment: Environment) -> list[str]:
-    """A sentence for each program that this machine lacks: a Java for Spark, and a Redis unless a URL names one."""
-    faults: list[str] = []
+def _missing_programs(environment: Environment) -> list[Cause]:
+    """A cause for each program that this machine lacks: a Java for Spark, and a Redis unless a URL names one."""
+    faults: list[Cause] = []
     for find in (programs.java, programs.redis) if environment.redis_url is None else (programs.java,):
         try:
             find()
@@ -111,18 +113,17 @@ def define(store: PipelineStore, definition: Mapping[str, Any], *, replaces: boo
         store.define(definition)
         return
     queued = queued_changes(store)
-    asked: dict[str, Any]
     if replaces:
         if queued or PipelineConfig.from_definition(known).definition() != dict(definition):
-            asked = {"definition": dict(definition), "note": "cutline run --replace"}
-            running.ask(store, "define", asked, by="cutline run")
+            whole = Define(definition=dict(definition), note="cutline run --replace")
+            running.ask(store, whole, by="cutline run")
     elif {**known, "source": None} != {**definition, "source": None}:
         store.define(definition)  # changed in this moment: refused
     elif known["source"] != definition["source"]:
-        asked = {"base": store.definition_version(), "definition": dict(definition), "note": "source of the file"}
+        wish = Define(base=store.definition_version(), definition=dict(definition), note="source of the file")
         if queued:  # whichever definition is in force after them
-            asked = {"source": definition["source"], "note": "source of the file"}
-        running.ask(store, "define", asked, by="cutline run")
+            wish = Define(source=definition["source"], note="source of the file")
+        running.ask(store, wish, by="cutline run")
 
 
 class Deleted(CutlineError):
@@ -186,7 +187,7 @@ class Run:
             known = store.definition_version() > 0
             await in_store(partial(define, store, definition, replaces=self._replaces))
             if self._reads_again and known:  # a new pipeline reads all anyway
-                await in_store(partial(running.ask, store, "read_again", {}, by="cutline run"))
+                await in_store(partial(running.ask, store, ReadAgain(), by="cutline run"))
             self._config = PipelineConfig.from_definition(definition).model_copy(update={"workers": config.workers})
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
@@ -197,14 +198,14 @@ class Run:
         while not self._interrupts:
             asked = asyncio.create_task(_SOURCE.call(self._check))
             while not (await asyncio.wait([asked], timeout=LOOK_SECONDS))[0]:
-                self._view.update({}, notes=("waiting for the source and the store to answer",))
+                self._view.update(PipelineStatus(), notes=("waiting for the source and the store to answer",))
                 if self._woken.is_set():  # a server that hangs in a handshake would hold Ctrl-C up
                     asked.cancel()
                     return None
             try:
                 return asked.result()
             except Unavailable as error:
-                self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
+                self._view.update(PipelineStatus(), notes=(f"{error}; trying again in {pause:.0f} s",))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), pause)
             pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
@@ -235,8 +236,8 @@ class Run:
     def _fetching(self, done: int, total: int) -> None:
         """Show how much of Spark's jars is fetched; called while they are fetched, which an error raised here ends."""
         if self._interrupts:
-            raise CutlineError("stopped while fetching Spark's jars; the same command fetches them again")
-        self._view.update({}, notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
+            raise CutlineError("stopped while fetching Spark's jars", "the same command fetches them again")
+        self._view.update(PipelineStatus(), notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
 
     def _interrupted(self) -> None:
         self._interrupts += 1
@@ -322,11 +323,11 @@ class Run:
         except Unavailable as error:
             notes.append(f"{error}; trying again")
         if halted := self._status.enumerator.halted:
-            raise CutlineError(f"the pipeline halted: {halted}; see {self._workdir / 'logs'}")
+            raise CutlineError(halted.before("the pipeline halted: ").advised(f"see {self._workdir / 'logs'}"))
         members = {**self._status.readers, **self._status.writers}
         notes += [f"{name} waits for {part.waiting_for}" for name, part in sorted(members.items()) if part.waiting_for]
         if (failure := self._status.spark_writer.failure) is not None:
-            notes.append(f"{SPARK_WRITER}: {failure.error}; starting again in {failure.again_seconds:g} s")
+            notes.append(f"{SPARK_WRITER}: {failure.cause}; starting again in {failure.again_seconds:g} s")
         self._check_spark(self._status.spark_writer)
         self._view.update(self._status, notes=(*notes, *self._notes))
         with suppress(TimeoutError):
@@ -342,7 +343,7 @@ class Run:
         if spark.at not in self._spark_failed_at:
             self._spark_failed_at = (*self._spark_failed_at, spark.at)
         if len(self._spark_failed_at) >= SPARK_HALTS:
-            raise (ConfigError if failure.kind == "ConfigError" else CutlineError)(failure.error)
+            raise (ConfigError if failure.kind == "ConfigError" else CutlineError)(failure.cause)
 
     def _write_run_file(self) -> None:
         content = {
@@ -395,28 +396,28 @@ class Run:
         pipeline that people hold needs none."""
         stop_at, deadline = self._interrupts + 1, time.monotonic() + SAVEPOINT_SECONDS
         command: Command | None = None
-        wanted = {"name": None, "run": self._id}
+        wish = Savepoint(run=self._id)
         self._view.say("taking a savepoint" + ("; Ctrl-C again stops at once" if self._interrupts else ""))
         while time.monotonic() < deadline:
             if self._interrupts >= stop_at:
-                raise CutlineError("stopped without a savepoint; the same command resumes from the last checkpoint")
+                raise CutlineError("stopped without a savepoint", "the same command resumes from the last checkpoint")
             outcome: Outcome | None = None
             with suppress(Unavailable):
                 if command is None:
                     if (held := await in_store(_held, store)) is not None:
                         self._view.say(held)
                         return
-                    asked = partial(running.ask, store, "savepoint", wanted, by="cutline run", key=self._id)
+                    asked = partial(running.ask, store, wish, by="cutline run", key=self._id)
                     command = await in_store(asked)
-                    await self._registry.request(store.key, {"kind": "command"})  # a hint: the leader looks anyway
+                    await self._registry.request(store.key, {"kind": RequestKind.LOOK})  # a hint only
                 outcome = await in_store(store.commands.outcome, command.n)
             await self._look(store)
             if outcome is None:
                 self._notes = ("waiting for the savepoint's checkpoint",)
             elif outcome.state != "done":
                 raise CutlineError(
-                    f"stopped without a savepoint, since {outcome.cause}; the same command resumes from the last"
-                    " checkpoint"
+                    f"stopped without a savepoint, since {outcome.cause}",
+                    "the same command resumes from the last checkpoint",
                 )
             elif self._published < (slot := int(outcome.result["checkpoint"])):
                 self._notes = (f"the savepoint is checkpoint {slot}; waiting for its publication",)
@@ -426,8 +427,8 @@ class Run:
                 self._view.say(f"savepoint: checkpoint {slot} is published and kept; the same command resumes there")
                 return
         raise CutlineError(
-            f"no savepoint was published within {SAVEPOINT_SECONDS:.0f} s ({'; '.join(self._notes)}); "
-            "the same command resumes from the last checkpoint"
+            f"no savepoint was published within {SAVEPOINT_SECONDS:.0f} s ({'; '.join(self._notes)})",
+            "the same command resumes from the last checkpoint",
         )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
+from cutline.common.commands.kinds import ChooseAboutLake, SetLimits, Wish
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.limits import Limits
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.commands import Command, Outcome
 from cutline.common.store.store import PipelineStore
 from cutline.common.table_id import meant
@@ -35,16 +36,16 @@ async def status_of(redis_url: str, pipeline: PipelineStore) -> PipelineStatus:
 
 
 def ask(
-    store: PipelineStore, kind: str, arguments: Mapping[str, Any], *, by: str, key: str | None = None
+    store: PipelineStore, wish: Wish, *, by: str, key: str | None = None
 ) -> Command:
     """Put a command into the store; durable on return. ConfigError if there is no such pipeline, or if the command
     makes no sense by its standing orders. After Unavailable, repeat only a call with a `key`. Blocks."""
     if not store.definition_version():
-        raise ConfigError(f"the store has no pipeline {store.name}; define it by `cutline run` or `cutline define`")
+        raise ConfigError(f"the store has no pipeline {store.name}", "define it by `cutline run` or `cutline define`")
     mode = store.commands.orders().mode
-    if (refusal := rules.refusal(kind, rules.state(mode, halted=False, ended=False), arguments)) is not None:
-        raise ConfigError(f"{refusal.cause}; {refusal.remedy}")
-    return store.commands.add(kind, arguments, by=by, now=time.time(), key=key)
+    if (refusal := wish.refusal(rules.state(mode, halted=False, ended=False))) is not None:
+        raise ConfigError(Cause(Code.CONFIGURATION, refusal.cause, refusal.remedy))
+    return store.commands.add(wish.kind, wish.arguments(), by=by, now=time.time(), key=key)
 
 
 def outcome_of(
@@ -61,16 +62,17 @@ def _carried_out(store: PipelineStore, command: Command, seconds: float) -> None
     outcome = outcome_of(store, command, seconds)
     if outcome is None:
         raise CutlineError(
-            f"command {command.n} ({command.kind}) of pipeline {store.name} is accepted and not carried out yet; a"
-            " leader does it in its turn, see `cutline status`"
+            f"command {command.n} ({command.kind}) of pipeline {store.name} is accepted and not carried out yet",
+            "a leader does it in its turn, see `cutline status`",
         )
     if outcome.state != "done":
-        raise CutlineError(f"command {command.n} ({command.kind}) {outcome.state}: {outcome.cause}; {outcome.remedy}")
+        sentence = f"command {command.n} ({command.kind}) {outcome.state}: {outcome.cause}"
+        raise CutlineError(sentence, outcome.remedy or "")
 
 
 def throttle(store: PipelineStore, limits: Limits) -> None:
     """Command these limits and return once they are in force. Blocks; CutlineError if no leader takes them in time."""
-    _carried_out(store, ask(store, "limits", asdict(limits), by="cutline throttle"), THROTTLE_SECONDS)
+    _carried_out(store, ask(store, SetLimits(**asdict(limits)), by="cutline throttle"), THROTTLE_SECONDS)
 
 
 def choose(store: PipelineStore, status: PipelineStatus, table: str, choice: str) -> None:
@@ -78,5 +80,5 @@ def choose(store: PipelineStore, status: PipelineStatus, table: str, choice: str
     keeps it. Blocks; ConfigError if there is nothing to choose, CutlineError if it is not taken in time."""
     table = meant(table, status.tables)
     seen = status.choice(table, choice)
-    command = ask(store, "lake", {"table": table, "choice": choice, "seen": seen}, by="cutline lake")
+    command = ask(store, ChooseAboutLake(table=table, choice=choice, seen=seen), by="cutline lake")
     _carried_out(store, command, CHOICE_SECONDS)

@@ -103,8 +103,9 @@ class Supervisor:
         child.quick_deaths = child.quick_deaths + 1 if now - child.started_at < STEADY_SECONDS else 1
         if child.quick_deaths >= QUICK_DEATHS:
             raise CutlineError(
-                f"the {child.name} ended {child.quick_deaths} times within {STEADY_SECONDS:.0f} s of its start "
-                f"({child.last_words()}); see {child.log}"
+                f"the {child.name} ended {child.quick_deaths} times within {STEADY_SECONDS:.0f} s of its start"
+                f" ({child.last_words()})",
+                f"see {child.log}",
             )
         pause = 0.0 if child.quick_deaths == 1 else min(LONGEST_PAUSE_SECONDS, 0.25 * 2**child.quick_deaths)
         child.due_at = now + pause
@@ -158,4 +159,4 @@ def free_port(wanted: int = 0) -> int:
             with suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 return int(probe.getsockname()[1])
-    raise CutlineError("no port is free on 127.0.0.1; end programs that listen there")
+    raise CutlineError("no port is free on 127.0.0.1", "end programs that listen there")

@@ -16,11 +16,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cutline.common.causes import Cause
 from cutline.common.mesh.rates import Rates
-from cutline.common.status.parts import PipelineStatus, TableStatus
+from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
+from cutline.common.waits import Wait
 
 PLAIN_INTERVAL_SECONDS = 5.0
-_COLOURS = {"live": "green", "paused": "yellow", "quarantined": "red", "dropped": "bright_black"}
+_COLOURS = {LIVE: "green", PAUSED: "yellow", QUARANTINED: "red", DROPPED: "bright_black"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +31,13 @@ class TableLine:
     """The line of one table. `fraction` is 0..1 of the snapshot; rate in rows/s; `eta_seconds` is None if unknown."""
 
     name: str
-    phase: str
+    phase: Phase
     generation: int
     rows: int
     fraction: float
     rate: float
     eta_seconds: float | None
-    cause: str | None
+    cause: Cause | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Picture:
     in_flight: int | None
     publication: int | None
     publication_age_seconds: float | None
-    waiting_for: str | None
+    waiting_for: Wait | None
     notes: tuple[str, ...]
 
 
@@ -81,7 +84,7 @@ def _line(name: str, table: TableStatus, rates: Rates, now: float) -> TableLine:
     rows, estimate = table.rows_done or 0, table.rows_estimate
     rate = rates.observe(name, table.generation, rows, now)
     fraction, eta = 1.0, None
-    if table.phase in ("waiting", "snapshot"):
+    if table.phase in (WAITING, SNAPSHOT):
         fraction = min(0.99, rows / estimate) if estimate else 0.0
         if estimate and rate > 0:
             eta = max(0.0, estimate - rows) / rate
@@ -129,8 +132,8 @@ def lines(current: Picture) -> list[str]:
     plain = []
     for table in current.tables:
         text = f"{table.name}: {table.phase}"
-        text += "" if table.phase == "dropped" else f", {table.rows:,} rows"
-        if table.phase in ("waiting", "snapshot"):
+        text += "" if table.phase == DROPPED else f", {table.rows:,} rows"
+        if table.phase in (WAITING, SNAPSHOT):
             text += f", {table.fraction:.0%}, {table.rate:,.0f} rows/s"
             text += "" if table.eta_seconds is None else f", {duration(table.eta_seconds)} to go"
         plain.append(text + ("" if table.cause is None else f": {table.cause}"))
@@ -143,7 +146,7 @@ def lines(current: Picture) -> list[str]:
 def drawing(current: Picture, *, height: int) -> Group:
     """The picture for a terminal of `height` lines; if it has too few, live tables are left out first."""
     room = max(1, height - 6 - len(current.notes) - sum(1 for line in current.tables if line.cause))
-    live_last = sorted(current.tables, key=lambda line: (line.phase == "live", line.name))
+    live_last = sorted(current.tables, key=lambda line: (line.phase == LIVE, line.name))
     kept = sorted(live_last[:room], key=lambda line: line.name)
     table = Table(box=None, pad_edge=False)
     for heading, side in (("table", "left"), ("phase", "left"), ("", "left"), ("rows", "right"), ("rows/s", "right")):
@@ -164,7 +167,7 @@ def drawing(current: Picture, *, height: int) -> Group:
     if len(kept) < len(current.tables):
         below.insert(0, Text(f"and {len(current.tables) - len(kept)} more tables"))
     below += [
-        Text(f"{line.name}: {line.cause}", style=_COLOURS["dropped"] if line.phase == "dropped" else "red")
+        Text(f"{line.name}: {line.cause}", style=_COLOURS[DROPPED] if line.phase == DROPPED else "red")
         for line in current.tables
         if line.cause
     ]
@@ -184,7 +187,7 @@ class TerminalView:
         self._rates = Rates()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._printed: set[str] = set()
-        self._news: set[tuple[str, str | None]] = set()
+        self._news: set[tuple[str, str]] = set()
         self._next_plain = 0.0
 
     def __enter__(self) -> Self:
@@ -209,8 +212,8 @@ class TerminalView:
             self._live.update(drawing(current, height=self._console.height), refresh=True)
             return
         # Rates and ages change all the time; a changed phase or note is printed at once.
-        news = {(line.name, line.phase) for line in current.tables} | {
-            ("", note) for note in (*current.notes, current.waiting_for)
+        news = {(line.name, str(line.phase)) for line in current.tables} | {
+            ("", str(note)) for note in (*current.notes, current.waiting_for)
         }
         if news != self._news or time.monotonic() >= self._next_plain:
             plain = lines(current)

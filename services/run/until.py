@@ -12,21 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED
 from cutline.common.positions import High
-from cutline.common.status.parts import TableStatus
+from cutline.common.status.pipeline_status import TableStatus
 from cutline.common.store.records import Publication
 
 Until = Literal["snapshot", "caught-up"]
 
-INACTIVE = frozenset({"quarantined", "dropped", "paused"})
+INACTIVE = frozenset({QUARANTINED, DROPPED, PAUSED})
 
 
-_CAUSES = {"paused": "by a person; resume it"}
+_CAUSES = {PAUSED: "by a person; resume it"}
 
 
 def pending(tables: Mapping[str, TableStatus]) -> tuple[str, ...]:
     """The tables that are neither live nor inactive."""
-    return tuple(sorted(name for name, table in tables.items() if table.phase not in ("live", *INACTIVE)))
+    return tuple(sorted(name for name, table in tables.items() if table.phase not in (LIVE, *INACTIVE)))
 
 
 def unpublished(tables: Mapping[str, TableStatus], publication: Publication | None) -> tuple[str, ...]:
@@ -55,12 +56,12 @@ def not_live(tables: Mapping[str, TableStatus]) -> str | None:
     named = [
         f"{name} ({table.phase}: {table.cause or _CAUSES.get(table.phase, 'no cause given')})"
         for name, table in sorted(tables.items())
-        if table.phase not in ("live", "dropped")
+        if table.phase not in (LIVE, DROPPED)
     ]
     return f"not live: {', '.join(named)}; remove these causes and run again" if named else None
 
 
 def dropped(tables: Mapping[str, TableStatus]) -> str | None:
     """A sentence that names every table that was dropped at the source, or None if there is none."""
-    named = [name for name, table in sorted(tables.items()) if table.phase == "dropped"]
+    named = [name for name, table in sorted(tables.items()) if table.phase == DROPPED]
     return f"dropped at the source: {', '.join(named)}; the lake keeps their last content" if named else None

@@ -31,7 +31,7 @@ def locked(workdir: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(
-                f"another `cutline run` works in {workdir}; stop it, or name another folder with --workdir"
+                f"another `cutline run` works in {workdir}", "stop it, or name another folder with --workdir"
             ) from error
         yield
 
@@ -68,7 +68,9 @@ def redis_url_of(workdir: Path, environment: Environment) -> str:
     with suppress(OSError, ValueError, KeyError):
         return str(json.loads((workdir / "run.json").read_text(encoding="utf-8"))["redis_url"])
     if environment.redis_url is None:
-        raise ConfigError(f"no `cutline run` works in {workdir} and CUTLINE_REDIS_URL is not set; start one, or set it")
+        raise ConfigError(
+            f"no `cutline run` works in {workdir} and CUTLINE_REDIS_URL is not set", "start one, or set it"
+        )
     return environment.redis_url
 
 

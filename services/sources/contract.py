@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from cutline.common.causes import Cause
 from cutline.common.mesh.messages import CompletedSplit, Key
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import TableSchema
@@ -72,7 +73,7 @@ class GenerationEnded:
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class TableUnreadable:
 
     table_id: str
     generation: int
-    cause: str
+    cause: Cause
 
 
 TableFault = GenerationEnded | TableUnreadable

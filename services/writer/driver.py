@@ -15,9 +15,10 @@ from cutline.common.mesh.loop import Loop
 from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.topology import WRITER, Topology, member_name
-from cutline.common.status.parts import WriterStatus
+from cutline.common.status.pipeline_status import WriterStatus
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore
+from cutline.common.waits import Party
 from cutline.services.writer.machine import Append, CutStaged, Drop, StageCut, Writer
 from cutline.services.writer.ports import Files
 
@@ -89,13 +90,13 @@ class WriterDriver:
             case Append():
                 self.rows_taken += effect.rows
                 self.bytes_taken += len(effect.body)
-                with self.awaited.on("the disk for temporary files, to take rows"):
+                with self.awaited.on(Party.DISK, "the disk for temporary files, to take rows"):
                     await self.thread.call(partial(self.files.append, effect))
             case Drop():
                 await self.thread.call(partial(self.files.drop, effect))
             case StageCut():
                 # Awaited here, so that no row that comes after the cut gets into its files.
-                with self.awaited.on(f"the store, to take the files of checkpoint {effect.checkpoint}"):
+                with self.awaited.on(Party.STORE, f"the store, to take the files of checkpoint {effect.checkpoint}"):
                     self.loop.tell(await self.thread.call(partial(self._staged, effect)))
             case _:
                 raise ProtocolError(f"a writer can't carry out {type(effect).__name__}")

@@ -140,7 +140,7 @@ class Writer:
                 if rows != message.rows:
                     raise ProtocolError(
                         f"chunk {split_id} of {message.table_id} ended with {message.rows} rows, but {rows} were"
-                        " received; a channel lost or doubled a batch"
+                        " received: a channel lost or doubled a batch",
                     )
                 self.chunks.pop((split_id, attempt), None)
                 if rows:

@@ -131,7 +131,9 @@ class _ParquetFile:
         if self._schema is None:
             self._taken, self._schema = batch.schema, _plain(batch.schema)
         elif not batch.schema.equals(self._taken, check_metadata=True):
-            raise ProtocolError(f"a batch for {self._name} has other columns than the file; the schema's hash is wrong")
+            raise ProtocolError(
+                f"a batch for {self._name} has other columns than the file: the schema's hash is wrong"
+            )
         columns = [
             column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column for column in batch.columns
         ]
@@ -193,7 +195,7 @@ class _ParquetFile:
     def finish(self) -> PartRef:
         """Give the file its name, which is durable after the store's `sync_staged`."""
         if self._schema is None:
-            raise ProtocolError(f"{self._name} was closed without a row; only a batch opens a file")
+            raise ProtocolError(f"{self._name} was closed without a row, and only a batch opens a file")
         self.leave(self._budget)
         try:
             if self._encoded is not None:
@@ -309,8 +311,8 @@ class OpenChanges:
         low, high = seq[0].as_py(), seq[-1].as_py()
         if self._seq_max is not None and low <= self._seq_max:
             raise ProtocolError(
-                f"received changes of {self._known['table']} with _seq {low} after {self._seq_max};"
-                " a batch came twice or late"
+                f"received changes of {self._known['table']} with _seq {low} after {self._seq_max}: a"
+                " batch came twice or late",
             )
         self._seq_min = low if self._seq_min is None else self._seq_min
         self._seq_max = high

@@ -36,7 +36,7 @@ from rich.console import Console
 
 from tests.acceptance import images
 from tests.acceptance.docker import Compose, Docker, DockerFailed, daemon
-from tests.support.servers import free_port
+from tests.support.server_process import free_port
 from tools.programs import Missing, program
 
 ROOT = Path(__file__).parents[2]

@@ -42,7 +42,7 @@ from cutline.services.sources.mysql.server import flushed_position, identify
 from cutline.spark_writer import session
 from tests.acceptance import flights
 from tests.support import records
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
 from tools.programs import Missing
 
 PIPELINE = "flights"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pymysql
 
-from tests.support.servers import Database
+from tests.support.databases import Database
 
 SCHEMA = "nyc"
 TABLES: dict[str, str] = {

@@ -40,7 +40,9 @@ from tests.acceptance.docker import DockerFailed, daemon
 from tests.acceptance.measuring import measure
 from tests.acceptance.node import GATEWAY, PAUSE, Node, apart, network
 from tests.support.control_plane import ControlPlane
-from tests.support.servers import CDC_PASSWORD, S3, IcebergRest, MySQL, ServerFailed
+from tests.support.databases import CDC_PASSWORD, MySQL
+from tests.support.lake_servers import S3, IcebergRest
+from tests.support.server_process import ServerFailed
 from tools.manifests import CHART, K8S, MANIFESTS, Object, helm, objects
 from tools.programs import Missing
 

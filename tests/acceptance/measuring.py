@@ -14,7 +14,8 @@ import yaml
 
 from cutline.common.config.environment import cache_folder
 from tests.acceptance.node import GATEWAY, Node
-from tests.support.servers import built_once, free_port, go
+from tests.support.server_process import free_port
+from tools.builds import built_once, go
 from tools.manifests import K8S
 from tools.programs import program
 

@@ -21,8 +21,10 @@ import httpx
 import yaml
 
 from tests.acceptance.docker import DockerFailed, ran
-from tests.support.control_plane import SERVICES, ControlPlane, kubernetes
-from tests.support.servers import free_port, go_program, tail
+from tests.support.control_plane import SERVICES, ControlPlane
+from tests.support.server_process import free_port, tail
+from tools.builds import go_program
+from tools.kubernetes import kubernetes
 from tools.programs import Missing, program, search_path
 
 GATEWAY, SUBNET, BRIDGE = "10.88.77.1", "10.88.77.0/24", "cutline0"

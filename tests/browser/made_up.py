@@ -336,7 +336,7 @@ class Stage:
             "publication": n - 1,
             "published_at": at - 8.5,
             "source_time": source_time,
-            "waiting_for": made.waiting_for,
+            "waiting_for": made.waiting_for and {"party": "source", "what": made.waiting_for, "cause": None},
             "failures": 0,
             "halted": None,
             "commands_waiting": 0,

@@ -11,7 +11,7 @@ import uvicorn
 
 from tests.browser.made_up import Stage
 from tests.browser.stage import app
-from tests.support.servers import HOST
+from tests.support.server_process import HOST
 
 
 @contextlib.contextmanager

@@ -173,7 +173,9 @@ def app(stage: Stage) -> FastAPI:
                 "shown": t["phase"] in ("live", "catch-up"),
                 "snapshot_id": None if t["phase"] == "waiting" else 6574234402551412684 + i,
                 "position": None,
+                "code": t["cause"] and "other",
                 "cause": t["cause"],
+                "remedy": t["remedy"],
             }
             for i, t in enumerate(made.tables.values())
         ]
@@ -252,7 +254,7 @@ def app(stage: Stage) -> FastAPI:
         by, made = role(request, "operator"), known(name)
         found = known_table(made, table)
         kind, phase = KINDS[what]
-        if refused := rules.table_refusal(kind, table, found["phase"]):
+        if refused := rules.table_refusal(commands.KINDS[kind], table, found["phase"]):
             raise Refusal(409, *refused)
         if phase:
             found.update(phase=phase, cause=None, remedy=None)
@@ -279,7 +281,10 @@ def app(stage: Stage) -> FastAPI:
         by, made = role(request, "operator"), known(name)
         body = await request.json() if await request.body() else {}
         kind = {"savepoints": "savepoint", "checkpoints": "checkpoint"}.get(what, what.replace("-", "_"))
-        if refused := rules.refusal(kind, rules.state(made.mode, halted=False, ended=False), body):
+        wish = commands.wish_of(kind, body)
+        if isinstance(wish, commands.Refusal):
+            raise Refusal(422, *wish)
+        if refused := wish.refusal(rules.state(made.mode, halted=False, ended=False)):
             raise Refusal(409, *refused)
         if what in MODES:
             made.mode = MODES[what]

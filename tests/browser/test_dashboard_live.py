@@ -14,8 +14,9 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from tests.browser.conftest import Pages
 from tests.support.bank import Fresh
+from tests.support.databases import CDC_USER, MariaDB
 from tests.support.mesh import Mesh, waited
-from tests.support.servers import CDC_USER, HOST, MariaDB, free_port
+from tests.support.server_process import HOST, free_port
 
 ADMIN = "the-admin-of-this-test"
 PATIENCE_MS = 90_000

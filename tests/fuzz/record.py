@@ -22,7 +22,7 @@ from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.connection import RowStream
 from cutline.services.sources.mysql.decode.result import ResultDecoder
 from cutline.services.sources.mysql.keys import select_rows
-from tests.support.servers import Database, MariaDB, MySQL
+from tests.support.databases import Database, MariaDB, MySQL
 
 SEEDS = Path(__file__).with_name("seeds.json.xz")
 DATABASE = "fuzz"

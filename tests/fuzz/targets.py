@@ -421,8 +421,8 @@ class Streams:
         try:
             self._read(recording, _wire(bodies, 1), limits, outcome if tell else None)
         except SourceLost as error:
-            outcome.append(error.cause)
-            if not _PLACE.search(error.cause):
+            outcome.append(str(error.cause))
+            if not _PLACE.search(error.cause.sentence):
                 raise Finding(f"no file and offset: {error.cause}") from error
         except (Unavailable, ConfigError) as error:
             outcome.append(repr(error))
@@ -476,7 +476,7 @@ class Streams:
                 routes[change.table_id] = replace(routes[change.table_id], schema=change.new)
             for fault in changes.faults:
                 del routes[fault.table_id]
-                if not _PLACE.search(fault.cause):
+                if not _PLACE.search(fault.cause.sentence):
                     raise Finding(f"no file and offset: {fault.cause}")
         raise Finding(f"reading {len(wire)} bytes does not end")
 

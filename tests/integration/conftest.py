@@ -11,7 +11,8 @@ from redis.asyncio import Redis as Client
 
 from cutline.common.mesh.redis import connect
 from tests.conftest import started
-from tests.support.servers import S3, Redis
+from tests.support.lake_servers import S3
+from tests.support.redis_servers import Redis
 
 if TYPE_CHECKING:
     from tests.support.spark_bench import SparkBench

@@ -115,7 +115,10 @@ def command(mutant: Mutant) -> list[str]:
     """The module that must fail on the mutant: a file of unit tests, or the sweep up to the first seed that fails."""
     if mutant.tests:  # with the same drawn examples each time, which show the mutant or never do
         words = ["pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider", "--noconftest", "--hypothesis-seed=0"]
-        return [*words, f"tests/unit/{mutant.tests}"]
+        names, _, test = mutant.tests.partition("::")
+        files = [f"tests/unit/{path.name}" for path in sorted((ROOT / "tests" / "unit").glob(names))]
+        assert files, mutant.tests
+        return [*words, *(f"{file}::{test}" if test else file for file in files)]
     words = ["tests.simulation", "--stop", "--first", str(mutant.first), "--seeds", str(mutant.seeds)]
     return [*words, *(["--feature", mutant.feature] if mutant.feature else []), "--world", mutant.world]
 

@@ -7,16 +7,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.mesh import (
-    Columns,
-    Hammer,
-    History,
-    Pipeline,
-    content,
-    differences,
-    judge,
-)
-from tests.support.servers import Database
+from tests.support.databases import Database
+from tests.support.hammer import Hammer
+from tests.support.history import History, content, differences, judge
+from tests.support.mesh import Pipeline
+from tests.support.modelled_lake import Columns
 
 ACCOUNTS = 120
 BALANCE = 1000

@@ -1,17 +1,13 @@
 """A control plane of Kubernetes at `host`, by default on loopback: its API server and its controllers, over an etcd.
 
 So objects are judged by the real schemas, defaults and admission, and Deployments and Jobs get their pods, which no
-node runs (but that of tests/acceptance/node.py). The programs come from the Go module k8s.io/kubernetes, and are built
-once, in some minutes of CPU; etcd is Debian's.
+node runs (but that of tests/acceptance/node.py). tools/kubernetes.py builds the programs; etcd is Debian's.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import secrets
 import signal
-import tempfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,39 +16,14 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from cutline.common.config.environment import cache_folder
 from tests.support.certificates import Authority
-from tests.support.servers import HOST, LocalServer, Process, built_once, free_port, go
+from tests.support.server_process import HOST, LocalServer, Process, free_port
+from tools.kubernetes import kubernetes
 from tools.manifests import Object
 from tools.programs import program
 
-VERSION = "1.37.1"
-PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet")
 SERVICES = ("10.96.0.0/16", "10.96.0.1")
 """The addresses of Services, and that of the API server among them."""
-
-
-def kubernetes() -> Path:
-    """The folder with the programs; the first use builds them."""
-    target = cache_folder() / "-".join([f"kubernetes-v{VERSION}", *PROGRAMS])
-    with built_once(target) as building:
-        if building is not None:
-            with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:
-                _build(Path(scratch), building)
-    return target
-
-
-def _build(scratch: Path, into: Path) -> None:
-    """Kubernetes' own module names its other modules by folders of its repository, so `go install` refuses it: a module
-    of ours names their versions."""
-    known = json.loads(go("mod", "download", "-json", f"k8s.io/kubernetes@v{VERSION}", scratch=scratch))
-    staged = re.findall(r"^\s+(k8s\.io/\S+) => \./staging", Path(known["GoMod"]).read_text(), re.MULTILINE)
-    version = VERSION.replace("1.", "v0.", 1)
-    replaced = "".join(f"replace {name} => {name} {version}\n" for name in staged)
-    (scratch / "go.mod").write_text(f"module cutline\n\ngo 1.26.0\n\nrequire k8s.io/kubernetes v{VERSION}\n{replaced}")
-    packages = [f"k8s.io/kubernetes/cmd/{name}" for name in PROGRAMS]
-    named = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"  # Helm asks the server for it
-    go("build", "-mod=mod", "-trimpath", f"-ldflags={named}", f"-o={into}/", *packages, scratch=scratch)
 
 
 class ControlPlane(LocalServer):

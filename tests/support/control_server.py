@@ -13,7 +13,7 @@ from cutline.common.store.access import Token
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import new_token
 from cutline.services.control.api.roles import Role
-from tests.support.servers import LocalServer
+from tests.support.server_process import LocalServer
 from tools.programs import program
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer.serve import serve
-from tests.support.mesh import Mesh, Pipeline, connection, content, differences
+from tests.support.databases import Database
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, Pipeline, connection
 from tests.support.operator import command, outcome
-from tests.support.servers import Database
 from tests.support.spark_bench import Heard
 
 

@@ -1,12 +1,7 @@
-"""The whole mesh as real processes, its journal, a model of the lake in Python, and an oracle of the source.
+"""The whole mesh as real processes.
 
 - `Mesh`: Redis, enumerators, readers and writers as processes, in their own folder; a test kills and starts each.
 - `Pipeline`: one pipeline of a mesh; waits for conditions with deadlines, and shows the processes' logs if one fails.
-- `cuts`: the lake that the Spark writer would make of the journal, computed in Python: rows of chunks appended, changes
-  in the order of `_seq`, the last one of each key, `t` (truncate), generations. It yields each checkpoint that could be
-  published with the tables that it shows, so a test of published content needs no Spark.
-- `History`: the history of the source, replayed from the output of its mysqlbinlog: the content of a table at any
-  position between two transactions.
 """
 
 from __future__ import annotations
@@ -14,48 +9,34 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pymysql
-from pymysql.constants import ER
 
 from cutline.common.config.pipeline import parse
 from cutline.common.positions import FilePosition
-from cutline.common.schema import OP, SEQ, TableSchema
-from cutline.common.status.parts import PipelineStatus, ReaderStatus
-from cutline.common.store.chain import follow
-from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, StagedFile
-from cutline.common.store.store import PipelineStore, Store
+from cutline.common.status.pipeline_status import PipelineStatus, ReaderStatus
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
+from cutline.common.store.store import Store
 from cutline.services.sources.mysql.connection import Connection, Source, connect
 from cutline.services.sources.mysql.server import flushed_position, identify
 from tests.support import forge, records
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, mysql_system
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database
+from tests.support.redis_servers import Redis
 from tests.support.status import status_of
-from tools.programs import program
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDS_SECONDS = 20.0
 POLL_SECONDS = 0.05
 T = TypeVar("T")
-Row = dict[str, Any]
-Content = dict[tuple[Any, ...], Row]
-Columns = tuple[tuple[str, ...], tuple[str, ...]]
-"""All columns of a table in order, and those of its key."""
 
 
 def waited(condition: Callable[[], T], goal: str, seconds: float, details: Callable[[], str] = lambda: "") -> T:
@@ -68,8 +49,6 @@ def waited(condition: Callable[[], T], goal: str, seconds: float, details: Calla
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class ServiceProcess:
     """One process of the mesh."""
@@ -343,348 +322,3 @@ def place(entry: CheckpointEntry) -> FilePosition:
     """The checkpoint's place in the binlog."""
     assert entry.position is not None
     return FilePosition(entry.position.file, entry.position.offset)
-
-
-# --- the lake, in Python ----------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Table:
-    """One table of the lake: key -> rows (several if a row was doubled); a row is field id -> value."""
-
-    generation: int
-    rows: dict[tuple[Any, ...], list[dict[int, Any]]] = field(default_factory=dict)
-    seq: int = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A table as a publication shows it; `rows` are key -> rows, a row is field id -> value."""
-
-    schema: TableSchema
-    generation: int
-    rows: Mapping[tuple[Any, ...], list[dict[int, Any]]]
-
-    @cached_property
-    def content(self) -> Content:
-        """The rows by key, with the column names that the table has at the cut."""
-        defaults = {
-            column.name: pa.scalar(column.initial_default).cast(self.schema.arrow.field(column.name).type).as_py()
-            for column in self.schema.columns
-            if column.initial_default is not None
-        }
-        named = [(column.name, column.field_id, defaults.get(column.name)) for column in self.schema.columns]
-        return {
-            key: {name: found[0].get(number, default) for name, number, default in named}
-            for key, found in self.rows.items()
-        }
-
-    @property
-    def doubled(self) -> list[tuple[Any, ...]]:
-        """Keys with more than one row."""
-        return [key for key, found in self.rows.items() if len(found) > 1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """A checkpoint that could be published, with the tables that it would show."""
-
-    slot: int
-    at: FilePosition | None
-    entry: CheckpointEntry
-    tables: Mapping[str, Shown]
-
-
-def cuts(pipeline: Pipeline) -> Iterator[Cut]:
-    """Apply the journal's chain from its beginning; yield each checkpoint that is not `inside` a transaction."""
-    entries = {entry.slot: entry for entry in pipeline.entries()}
-    lake: dict[str, _Table] = {}
-    schemas: dict[str, TableSchema] = {}
-    for slot in follow(max(entries, default=0), entries.get).after(0):
-        entry = entries[slot]
-        schemas |= pipeline.store.schemas(entry.schemas - schemas.keys())
-        files: dict[str, list[StagedFile]] = {}
-        for file in entry.staged:
-            files.setdefault(file.table, []).append(file)
-        for table, state in entry.tables.items():
-            if table not in lake or lake[table].generation != state.generation:
-                lake[table] = _Table(generation=state.generation)
-            staged = files.get(table, [])
-            for file in staged:
-                assert file.generation <= state.generation, f"{slot}: {file} is of a later generation"
-            _apply(pipeline.store, lake[table], schemas, [f for f in staged if f.generation == state.generation])
-        if not entry.inside:
-            shown = {
-                table: Shown(
-                    schema=schemas[state.schema or ""], generation=state.generation, rows=dict(lake[table].rows)
-                )
-                for table, state in entry.tables.items()
-                if state.show
-            }
-            at = place(entry) if entry.position else None
-            yield Cut(slot=slot, at=at, entry=entry, tables=shown)
-
-
-def _apply(
-    pipeline: PipelineStore,
-    table: _Table,
-    schemas: Mapping[str, TableSchema],
-    staged: Iterable[StagedFile],
-) -> None:
-    files = list(staged)
-    truncated = max((file.truncated_at for file in files if file.truncated_at is not None), default=None)
-    if truncated is not None:
-        table.rows = {}
-    last: dict[tuple[Any, ...], tuple[int, str, dict[int, Any]]] = {}
-    for file in files:
-        schema = schemas[file.schema]
-        ids = {column.name: column.field_id for column in schema.columns}
-        read = pq.read_table(_path(pipeline, file))
-        assert read.num_rows == file.rows, f"{file.path} has {read.num_rows} rows, the journal says {file.rows}"
-        if file.kind == "chunk":
-            if truncated is None:
-                for row in read.to_pylist():
-                    key = tuple(row[name] for name in schema.key)
-                    table.rows.setdefault(key, []).append({ids[name]: value for name, value in row.items()})
-            continue
-        assert file.seq_min is not None
-        assert file.seq_min > table.seq, f"{file.path} has _seq {file.seq_min} after {table.seq}"
-        for row in read.to_pylist():
-            seq, op = row[SEQ], row[OP]
-            if op == "t" or (truncated is not None and seq < truncated):
-                continue
-            key = tuple(row[name] for name in schema.key)
-            if key not in last or last[key][0] < seq:
-                last[key] = seq, op, {ids[name]: row[name] for name in ids}
-    table.seq = max([table.seq, *(file.seq_max or 0 for file in files if file.kind == "changes")])
-    for key, (_, op, values) in last.items():
-        if op == "-D":
-            table.rows.pop(key, None)
-        else:
-            table.rows[key] = [values] * max(1, len(table.rows.get(key, ())))
-
-
-def _path(pipeline: PipelineStore, file: StagedFile) -> str:
-    return pipeline.location(file.path).removeprefix("file://")
-
-
-# --- the oracle -------------------------------------------------------------------------------------------------------
-
-
-_EVENT = re.compile(r"#\d{6} .* end_log_pos (\d+) (?:CRC32 \S+ )?\s*(\w+)(.*)")
-_ROW = re.compile(r"### (INSERT INTO|UPDATE|DELETE FROM) `(.+)`\.`(.+)`")
-_TRUNCATE = re.compile(r"TRUNCATE (?:TABLE )?`?(\w+)`?\.`?(\w+)`?$", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class _Change:
-    table: str
-    op: str
-    before: list[Any] = field(default_factory=list)
-    after: list[Any] = field(default_factory=list)
-
-
-class History:
-    """The content of tables at each position, from the server's binlog files; create it before the tables.
-
-    The server's own mysqlbinlog decodes the files, and no code of Cutline's (with MariaDB, mysql-replication would
-    reconnect for ever). It supports integers, decimals and plain text, and of DDL only TRUNCATE of `db.table`.
-    """
-
-    def __init__(self, server: Database) -> None:
-        self.server = server
-        self.begin = flushed(server)
-
-    def at(self, tables: Mapping[str, Columns], places: Iterable[FilePosition]) -> list[dict[str, Content]]:
-        """The content of `tables` at each of these places, in their order; each must lie between two transactions."""
-        asked = list(places)
-        wanted = sorted(set(asked))
-        states: dict[FilePosition, dict[str, Content]] = {}
-        now: dict[str, Content] = {table: {} for table in tables}
-        for ends, changes in self._transactions():
-            while wanted and wanted[0] < ends:
-                states[wanted.pop(0)] = {table: dict(rows) for table, rows in now.items()}
-            for change in changes:
-                if change.table in tables:
-                    _replay(now[change.table], tables[change.table], change)
-        for position in wanted:
-            states[position] = now
-        return [states[position] for position in asked]
-
-    def _transactions(self) -> Iterator[tuple[FilePosition, list[_Change]]]:
-        """Yield the end of each transaction with its changes."""
-        files = [row[0] for row in self.server.execute("SHOW BINARY LOGS")]
-        for file in files[files.index(self.begin.file) :]:
-            pending: list[_Change] = []
-            values: list[Any] = []
-            end, kind, words = 0, "", ""
-            for line in self._text(file):
-                if line.startswith("###   @"):
-                    values.append(_value(line.split("=", 1)[1]))
-                elif line == "### WHERE":
-                    values = pending[-1].before
-                elif line == "### SET":
-                    values = pending[-1].after
-                elif row := _ROW.match(line):
-                    pending.append(_Change(f"{row[2]}.{row[3]}", row[1][0]))
-                elif event := _EVENT.match(line):
-                    end, kind, words = int(event[1]), event[2], event[3]
-                    if kind == "Xid":
-                        yield FilePosition(file, end), pending
-                        pending = []
-                elif kind == "Query" and (truncated := _TRUNCATE.match(line)):
-                    yield FilePosition(file, end), [_Change(f"{truncated[1]}.{truncated[2]}", "T")]
-            assert not pending, f"{file} ends within a transaction, at {end} ({kind} {words})"
-
-    def _text(self, file: str) -> Iterator[str]:
-        """Yield the lines that mysqlbinlog prints for one file."""
-        assert self.server.folder is not None
-        path = self.server.folder / "data" / file
-        if isinstance(self.server, MySQL):
-            path = "/" / path.relative_to(mysql_system())
-            printer = [program("chroot"), str(mysql_system()), "/usr/bin/mysqlbinlog"]
-        else:
-            printer = [program("mariadb-binlog")]
-        begin = self.begin.offset if file == self.begin.file else 4
-        command = [*printer, "-v", "--base64-output=decode-rows", f"--start-position={begin}", str(path)]
-        # the tests' temporary folder does not exist inside the chroot
-        environ = {key: value for key, value in os.environ.items() if key != "TMPDIR"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace", env=environ) as process:
-            assert process.stdout is not None
-            yield from (line.rstrip("\n") for line in process.stdout)
-        assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
-
-
-def _value(text: str) -> Any:
-    if text == "NULL":
-        return None
-    if text.startswith("'"):
-        return text[1:-1]
-    text = text.split(" ")[0]
-    return Decimal(text) if "." in text else int(text)
-
-
-def _replay(content: Content, columns: Columns, change: _Change) -> None:
-    """Apply one change; a KeyError (a row to change is missing) means that the oracle is wrong."""
-    names, key = columns
-    if change.op == "T":
-        content.clear()
-    if change.op in "UD":
-        before = dict(zip(names, change.before, strict=True))
-        del content[tuple(before[name] for name in key)]
-    if change.op in "UI":
-        after = dict(zip(names, change.after, strict=True))
-        content[tuple(after[name] for name in key)] = after
-
-
-def flushed(server: Database) -> FilePosition:
-    """The end of the server's binlog now."""
-    with contextlib.closing(connection(server)) as conn:
-        return flushed_position(conn, identify(conn))
-
-
-def content(server: Database, table: str, key: Sequence[str]) -> Content:
-    """The rows of a SELECT now, in the form of `Shown.content`."""
-    with contextlib.closing(server.connect(cursorclass=pymysql.cursors.DictCursor)) as conn, conn.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {table}")
-        return {tuple(row[name] for name in key): row for row in cursor.fetchall()}
-
-
-def differences(found: Content, wanted: Content) -> list[str]:
-    """One line for each key that differs, at most ten; [] if both are equal."""
-    lines = [f"{key}: lacks {wanted[key]}" for key in wanted.keys() - found.keys()]
-    lines += [f"{key}: has {found[key]}, which the source has not" for key in found.keys() - wanted.keys()]
-    lines += [
-        f"{key}: {found[key]} for {wanted[key]}" for key in found.keys() & wanted.keys() if found[key] != wanted[key]
-    ]
-    return lines[:10]
-
-
-def judge(pipeline: Pipeline, history: History, tables: Mapping[str, Columns]) -> tuple[list[Cut], list[str]]:
-    """Every publishable checkpoint, and one line for each difference between its tables and the source.
-
-    The source's content is that at the checkpoint's position; a key with two rows is a difference too.
-    """
-    found = list(cuts(pipeline))
-    showing = [cut for cut in found if cut.tables and cut.at is not None]
-    at = sorted({cut.at for cut in showing if cut.at is not None})
-    truth = dict(zip(at, history.at(tables, at), strict=True))
-    faults = []
-    for cut in showing:
-        assert cut.at is not None
-        for table in cut.tables.keys() & tables.keys():
-            shown = cut.tables[table]
-            lines = differences(shown.content, truth[cut.at][table])
-            lines += [f"{key} has two rows" for key in shown.doubled]
-            faults += [f"checkpoint {cut.slot} at {cut.at}, {table}: {line}" for line in lines]
-    return found, faults
-
-
-# --- connections that change rows -------------------------------------------------------------------------------------
-
-
-class Hammer:
-    """Connections that run a transaction over and over until `stop`, each in a thread.
-
-    `transaction(cursor, luck, number)` runs the statements. After a deadlock or lock timeout the transaction is tried
-    again; `survives` also reconnects after any other error of the server. `done` counts the committed transactions.
-    """
-
-    def __init__(
-        self,
-        server: Database,
-        transaction: Callable[[Any, random.Random, int], None],
-        *,
-        threads: int = 4,
-        pause_seconds: float = 0.0,
-        survives: bool = False,
-        seed: int = 1,
-    ) -> None:
-        self.done = 0
-        self._server, self._transaction, self._pause, self._survives = server, transaction, pause_seconds, survives
-        self._ends = threading.Event()
-        self._failures: list[BaseException] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(number, random.Random(seed * 1000 + number)), daemon=True)
-            for number in range(threads)
-        ]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """End after the current transactions; fail if a thread failed."""
-        self._ends.set()
-        for thread in self._threads:
-            thread.join(60)
-        assert not self._failures, self._failures
-
-    def _run(self, number: int, luck: random.Random) -> None:
-        conn: Any = None
-        while not self._ends.is_set():
-            try:
-                conn = conn or self._server.connect(
-                    autocommit=False, init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-                )
-                with conn.cursor() as cursor:
-                    self._transaction(cursor, luck, number)
-                conn.commit()
-                self.done += 1
-                self._ends.wait(self._pause)
-            except pymysql.MySQLError as error:
-                if error.args[0] in (ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK):
-                    conn.rollback()
-                elif self._survives:
-                    conn = None
-                    self._ends.wait(0.2)
-                else:
-                    self._failures.append(error)
-                    return
-            except BaseException as error:
-                self._failures.append(error)
-                return

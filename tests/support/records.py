@@ -12,6 +12,7 @@ from cutline.common.schema import TableSchema
 from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Members, PartRef, StagedFile, TableEntry
 from cutline.common.store.store import PipelineStore, Store
+from tests.support.causes import because
 
 PART = PartRef(path="parts/p", sha256="", size=1)
 LIFE = Life(name="shop", number=1, id="0" * 12, folder=f"shop.{'0' * 12}")
@@ -33,7 +34,7 @@ def entries(store: PipelineStore, after: int = 0) -> Iterator[Entry]:
 def epoch(slot: int, base: int | None = None, nonce: str = "n", **other: Any) -> EpochEntry:
     """An epoch that begins at `slot`."""
     members = Members(enumerator="e1", by_role={"reader": ("r1",), "writer": ("w1",)})
-    defaults = {"leader": "e1", "members": members, "cause": "test", "written_at": 0.0}
+    defaults = {"leader": "e1", "members": members, "cause": because("test"), "written_at": 0.0}
     return EpochEntry(slot=slot, base=base, nonce=nonce, **(defaults | other))
 
 

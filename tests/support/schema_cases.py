@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.support.servers import Database, MariaDB
+from tests.support.databases import Database, MariaDB
 
 ROWS = 12
 CREATE = (

@@ -21,7 +21,7 @@ from cutline.services.sources.mysql.server import (
     identify,
     position_at,
 )
-from tests.support.servers import Database
+from tests.support.databases import Database
 
 
 def source_of(server: Database) -> Source:

@@ -19,10 +19,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common.config.pipeline import PipelineConfig, TableOptions
+from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.config.table_options import TableOptions
 from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
-from cutline.common.status.parts import Failure, SparkWriterStatus
+from cutline.common.status.pipeline_status import Failure, SparkWriterStatus
 from cutline.common.store.records import Publication, StagedFile, TableEntry
 from cutline.common.store.store import Store
 from cutline.services.sources.mysql.connection import quoted_table

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cutline.common.status.form import read_each, text
-from cutline.common.status.parts import ENUMERATOR, PipelineStatus, TableStatus
+from cutline.common.form import read_each, text
+from cutline.common.status.pipeline_status import ENUMERATOR, PipelineStatus, TableStatus
 
 
 def status_of(parts: Mapping[str, Any]) -> PipelineStatus:
@@ -15,4 +15,4 @@ def status_of(parts: Mapping[str, Any]) -> PipelineStatus:
     apart, stand in the enumerator's part."""
     plain = {name: json.loads(text(part)) for name, part in parts.items()}
     tables = plain.get(ENUMERATOR, {}).pop("tables", {})
-    return PipelineStatus.of(plain, read_each(TableStatus, tables, {}))
+    return PipelineStatus.put_together(plain, read_each(TableStatus, tables, {}))

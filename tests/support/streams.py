@@ -18,7 +18,7 @@ from cutline.services.sources.mysql.server import (
     first_position,
 )
 from cutline.services.sources.mysql.watermark import fold
-from tests.support.servers import Database
+from tests.support.databases import Database
 from tests.support.sources import connected, here, source_of
 
 DEADLINE_SECONDS = 30.0

@@ -9,9 +9,9 @@ import pytest
 
 from cutline.common.errors import Loss
 from cutline.common.limits import Limits
-from cutline.common.mesh.machine import Effect, MessageReceived, Send
+from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.messages import StreamCaughtUp, Throttle
-from cutline.common.store.command_records import Command, Orders, Outcome
+from cutline.common.store.command_records import Orders
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -23,14 +23,11 @@ from cutline.services.enumerator.events import (
     Dismiss,
     EpochFailed,
     FindBase,
-    FindOutcome,
     JournalRead,
-    OpenEpoch,
     OutcomeRefused,
     OutcomeWritten,
     PutDefinition,
     ReadJournal,
-    ReleaseSavepoint,
     Settings,
     TablesFound,
     WriteEntry,
@@ -38,57 +35,10 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.leader import MAX_HALTS, SILENT_SECONDS, SOON_SECONDS, EpochOpened
 from cutline.services.enumerator.requests import CommandRequest
-from tests.unit.test_leader import READER, WRITER, LeaderBench
+from tests.support.causes import because
+from tests.support.operated import Operated, checkpoint, leading, wish
 
 PAUSED = Orders(mode="paused")
-
-
-class Operated(LeaderBench):
-    """A leader with a person at it."""
-
-    given = 0
-
-    def command(self, kind: str, **arguments: Any) -> list[Effect]:
-        """The store has the person's next command."""
-        self.given += 1
-        return self.tell(CommandAccepted(command=_command(self.given, kind, **arguments)))
-
-    def outcomes(self) -> list[Outcome]:
-        """The outcomes to be written so far."""
-        return [effect.outcome for effect in self.effects if isinstance(effect, WriteOutcome)]
-
-    def finish(self) -> Outcome:
-        """The newest outcome is in the store."""
-        outcome = self.outcomes()[-1]
-        self.tell(OutcomeWritten(n=outcome.n))
-        return outcome
-
-    def next_epoch(self, tail: int, base: int | None, **known: Any) -> Any:
-        """The journal is read, the entry written; return the epoch's opening."""
-        self.tell(JournalRead(tail=tail, base=base, **known))
-        self.written()
-        opening = self.last(OpenEpoch)
-        self.tell(EpochOpened(epoch=tail + 1, enumerator=None))
-        self.tell(TablesFound(tables=()))
-        return opening
-
-
-def _command(n: int, kind: str, **arguments: Any) -> Command:
-    return Command(n=n, kind=kind, arguments=arguments, by="ann", at=0.0)
-
-
-def leading() -> Operated:
-    bench = Operated()
-    bench.lead()
-    return bench
-
-
-def checkpoint(bench: Operated) -> Any:
-    """The next tick's checkpoint is complete and written; return its entry."""
-    bench.wait(0.2)
-    entry = bench.complete()
-    bench.written()
-    return entry
 
 
 def test_a_pause_takes_a_last_checkpoint_then_ends_the_epoch_and_begins_none() -> None:
@@ -107,7 +57,7 @@ def test_a_pause_takes_a_last_checkpoint_then_ends_the_epoch_and_begins_none() -
 def test_a_pause_needs_no_checkpoint_where_no_epoch_is_open() -> None:
     bench = leading()
     for tail in range(MAX_HALTS):
-        bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
         if tail + 1 < MAX_HALTS:
             bench.lead(tail=tail + 1)
     assert bench.leader.state == "halted"
@@ -263,7 +213,7 @@ def test_a_source_that_is_silent_inside_a_transaction_gets_ever_fewer_checkpoint
             bench.complete(inside=True)
             bench.written()
     assert bench.leader.tail < 30
-    assert "the source has sent nothing for 86" in (bench.leader.waiting_for(bench.now) or "")
+    assert "the source has sent nothing for 86" in str(bench.leader.waiting_for(bench.now))
     bench.tell(MessageReceived(channel="reader-0", message=StreamCaughtUp()))
     bench.wait(SOON_SECONDS + 0.1)
     assert bench.complete().inside is False
@@ -288,7 +238,7 @@ def test_a_savepoint_waits_while_the_source_goes_on_inside_a_large_transaction()
 def test_a_savepoint_that_the_journal_has_already_is_not_taken_again() -> None:
     bench = Operated()
     bench.see()
-    asked = _command(1, "savepoint", name=None)
+    asked = wish(1, "savepoint", name=None)
     bench.next_epoch(3, 3, answered=CommandRequest(n=1), commands=(asked,))
     assert bench.finish().result == {"checkpoint": 3, "name": None}
     assert bench.leader.requests == []
@@ -308,8 +258,8 @@ def test_the_next_command_waits_for_one_that_is_alone_and_one_that_is_repeated_i
     bench = leading()
     (asked,) = bench.command("delete_savepoint", checkpoint=2)
     assert bench.command("limits", rows_per_second=None, bytes_per_second=None) == []
-    bench.tell(CommandAccepted(command=_command(2, "limits")))
-    bench.tell(CommandAccepted(command=_command(7, "limits")))  # those between are told first
+    bench.tell(CommandAccepted(command=wish(2, "limits")))
+    bench.tell(CommandAccepted(command=wish(7, "limits")))  # those between are told first
     assert [command.n for command in bench.leader.agenda.queue] == [2]
     bench.tell(CommandAnswered(n=1, state="done", result={"checkpoint": 2}))
     assert asked.command.n == bench.finish().n == 1
@@ -321,7 +271,7 @@ def test_what_no_epoch_carried_out_before_the_end_names_a_remedy_that_works_then
     bench = Operated()
     bench.members = ()
     bench.see()
-    bench.tell(JournalRead(tail=0, base=None, commands=(_command(1, "checkpoint"), _command(2, kind))))
+    bench.tell(JournalRead(tail=0, base=None, commands=(wish(1, "checkpoint"), wish(2, kind))))
     assert remedy in str(bench.finish().remedy)
 
 
@@ -329,7 +279,7 @@ def test_a_pause_does_not_wait_for_what_needs_an_epoch_that_does_not_come() -> N
     bench = Operated()
     bench.members = ()
     bench.see()
-    queued = (_command(1, "checkpoint"), _command(2, "pause_table"), _command(3, "pause"))
+    queued = (wish(1, "checkpoint"), wish(2, "pause_table"), wish(3, "pause"))
     bench.tell(JournalRead(tail=0, base=None, commands=queued))
     for _ in range(3):
         bench.finish()
@@ -391,7 +341,7 @@ def test_limits_are_standing_orders_that_hold_at_once_and_in_every_later_epoch()
     wanted = limited(bench, 7.0)
     assert bench.effects[-1] == Send(receiver="reader-0", message=Throttle(limits=Limits(**wanted)))
     assert bench.leader.enumerator.limits == Limits(**wanted)
-    bench.tell(EpochFailed(epoch=1, cause="a writer died"))
+    bench.tell(EpochFailed(epoch=1, cause=because("a writer died")))
     opening = bench.next_epoch(1, None, finished=1, orders=Orders(limits=wanted))
     assert opening.plan.limits == bench.leader.limits == Limits(**wanted)
 
@@ -425,7 +375,7 @@ def halted(bench: Operated, lost: Loss) -> None:
     """The source has lost what follows the position of checkpoint 1, again and again."""
     for tail in range(1, MAX_HALTS + 1):
         bench.lead(tail=tail, base=1)
-        bench.tell(EpochFailed(epoch=tail + 1, cause="purged", halts=True, lost=lost))
+        bench.tell(EpochFailed(epoch=tail + 1, cause=because("purged"), halts=True, lost=lost))
 
 
 def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted() -> None:
@@ -435,12 +385,12 @@ def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted()
     bench = Operated()
     halted(bench, Loss.POSITION)
     assert bench.leader.state == "halted"
-    asked = _command(1, "read_again")
+    asked = wish(1, "read_again")
     assert bench.command("read_again") == [ReadJournal()]
     opening = bench.next_epoch(3, 1, commands=(asked,))
     assert (opening.base, bench.last(WriteEntry).entry.anew, bench.finish().state) == (1, "asked", "done")
     assert bench.leader.state == "leading"
-    bench.tell(EpochFailed(epoch=4, cause="lost", halts=False))
+    bench.tell(EpochFailed(epoch=4, cause=because("lost"), halts=False))
     bench.now += 100
     bench.see()
     other = Operated()
@@ -454,7 +404,7 @@ def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted()
     bench.wait(10.1)
     bench.complete()
     bench.written()
-    bench.tell(EpochFailed(epoch=5, cause="lost", halts=False))
+    bench.tell(EpochFailed(epoch=5, cause=because("lost"), halts=False))
     bench.now += 100
     bench.see()
     bench.tell(JournalRead(tail=6, base=6, finished=1))
@@ -465,11 +415,11 @@ def test_a_command_about_tables_that_an_epoch_leaves_behind_holds_none_up_where_
     """It awaited a checkpoint of the epoch, of which none comes: it is refused, and the command behind it is taken."""
     bench = Operated()
     bench.lead(tail=1, base=1)
-    bench.tell(EpochFailed(epoch=2, cause="purged", halts=True))
+    bench.tell(EpochFailed(epoch=2, cause=because("purged"), halts=True))
     bench.lead(tail=2, base=1)
     bench.command("pause_table", table="d.t")
     bench.command("read_again")
-    bench.tell(EpochFailed(epoch=3, cause="purged", halts=True))
+    bench.tell(EpochFailed(epoch=3, cause=because("purged"), halts=True))
     assert bench.finish().state == "refused"
     assert bench.leader.state == "reading"
 
@@ -478,7 +428,7 @@ def test_a_restore_after_it_begins_as_its_checkpoint_was() -> None:
     bench = leading()
     bench.command("restore", checkpoint=4)
     bench.tell(BaseFound(n=1))
-    bench.tell(JournalRead(tail=5, base=3, anew="asked", commands=(_command(1, "restore", checkpoint=4),)))
+    bench.tell(JournalRead(tail=5, base=3, anew="asked", commands=(wish(1, "restore", checkpoint=4),)))
     entry = bench.last(WriteEntry).entry
     assert (entry.base, entry.anew) == (4, None)
 
@@ -514,7 +464,7 @@ def test_a_lost_position_needs_no_person_where_the_definition_says_so_but_anothe
     bench.written()
     for tail in (4, 5):
         bench.tell(EpochOpened(epoch=tail, enumerator=None))
-        bench.tell(EpochFailed(epoch=tail, cause="purged", halts=True, lost=lost))
+        bench.tell(EpochFailed(epoch=tail, cause=because("purged"), halts=True, lost=lost))
         bench.now += 100
         bench.see()
         if tail == 4:
@@ -557,198 +507,3 @@ def test_the_outcome_of_a_command_that_waited_is_the_newest_if_none_came_after()
     assert (bench.finish().n, bench.outcomes()[-1].open, bench.leader.agenda.finished) == (2, (1,), 2)
     bench.tell(CommandAnswered(n=1, state="done"))
     assert (bench.finish().n, bench.outcomes()[-1].open, bench.leader.agenda.finished) == (1, (), 2)
-
-
-def test_a_queued_command_is_cancelled_when_its_turn_comes_and_the_cancellation_tells_what_became_of_it() -> None:
-    bench = leading()
-    bench.command("pause_table", table="d.t")
-    bench.command("pause")
-    bench.command("cancel_command", command=2)
-    assert bench.leader.requests == []
-    checkpoint(bench)
-    assert bench.finish().n == 1
-    outcome = bench.finish()
-    assert (outcome.n, outcome.state, outcome.cause) == (2, "cancelled", "ann cancelled it by command 3")
-    assert FindOutcome(command=_command(3, "cancel_command", command=2)) in bench.effects
-    bench.tell(CommandAnswered(n=3, state="done", result={"command": 2}))
-    assert (bench.finish().n, bench.leader.state) == (3, "leading")
-
-
-def test_a_command_that_awaits_a_checkpoint_is_cancelled_at_once() -> None:
-    bench = leading()
-    bench.command("stop", savepoint="last")
-    bench.wait(0.2)
-    assert bench.leader.in_flight == (2, CommandRequest(n=1))
-    bench.command("cancel_command", command=1)
-    assert bench.finish().state == "cancelled"
-    entry = bench.complete()
-    # Else the next leader would take the stop for done, should this one die before the outcome is written.
-    assert (entry.kept, entry.name, entry.request) == (False, None, None)
-    bench.written()
-    assert bench.leader.state == "leading"
-
-
-def test_a_definition_that_is_cancelled_does_not_come_into_force() -> None:
-    bench = leading()
-    bench.command("define", definition={})
-    bench.tell(DefinitionPut(n=1, version=2, settings=bench.leader.settings))
-    bench.command("cancel_command", command=1)
-    outcome = bench.finish()
-    assert (outcome.state, outcome.orders.definition) == ("cancelled", 1)
-
-
-def test_a_restore_is_cancelled_until_the_entry_of_its_epoch_is_being_written() -> None:
-    for entered in (False, True):
-        bench = leading()
-        bench.members = ()
-        (asked,) = bench.command("restore", checkpoint=4)
-        bench.tell(BaseFound(n=1))
-        bench.see()
-        bench.tell(JournalRead(tail=5, base=5, commands=(asked.command,)))
-        assert bench.leader.state == "gathering"
-        if entered:
-            bench.members = (READER, WRITER)
-            bench.see()
-            assert bench.last(WriteEntry).entry.command == 1
-        bench.command("cancel_command", command=1)
-        if entered:
-            assert bench.leader.state == "proposing"
-            bench.written()
-            assert bench.finish().state == "done"
-        else:
-            bench.members = (READER, WRITER)
-            bench.see()
-            assert bench.leader.state == "reading"
-            bench.tell(JournalRead(tail=5, base=5, commands=(asked.command, _command(2, "cancel_command", command=1))))
-            assert bench.finish().state == "cancelled"
-            assert bench.last(WriteEntry).entry.base == 5
-
-
-def test_a_command_whose_epoch_an_earlier_leader_has_entered_is_not_cancelled() -> None:
-    bench = Operated()
-    bench.see()
-    commands = (_command(1, "restore", checkpoint=4), _command(2, "cancel_command", command=1))
-    bench.tell(JournalRead(tail=6, base=4, entered=1, commands=commands))
-    bench.written()
-    assert FindBase(command=commands[0]) in bench.effects
-    bench.wait(1.0)
-    assert bench.outcomes() == []
-
-
-@pytest.mark.parametrize(("run", "ends"), [("ours", True), ("another", False), (None, False)])
-def test_the_last_savepoint_of_a_cutline_run_ends_the_checkpoints_of_its_own_services_only(
-    run: str | None, ends: bool
-) -> None:
-    bench = Operated(interval=1.0)
-    bench.leader._part_of = "ours"
-    bench.lead()
-    bench.command("savepoint", name=None, run=run)
-    assert checkpoint(bench).kept
-    assert bench.finish().state == "done"
-    bench.wait(100.0)
-    assert (bench.leader.in_flight is None) == ends
-
-
-def test_a_leader_of_no_run_goes_on_after_the_savepoint_of_any() -> None:
-    bench = Operated(interval=1.0)
-    bench.lead()
-    bench.command("savepoint", name=None)
-    checkpoint(bench)
-    bench.finish()
-    bench.wait(100.0)
-    assert bench.leader.in_flight is not None
-
-
-def test_a_savepoint_whose_entry_is_being_written_is_not_cancelled() -> None:
-    bench = leading()
-    bench.command("savepoint", name="before-upgrade")
-    bench.wait(0.2)
-    assert bench.complete().name == "before-upgrade"
-    bench.command("cancel_command", command=1)
-    assert bench.outcomes() == []
-    bench.written()
-    assert (bench.finish().n, bench.outcomes()[0].state) == (1, "done")
-
-
-def test_what_a_checkpoint_may_have_is_not_cancelled_before_the_journal_tells() -> None:
-    """1. The entry of a checkpoint with a savepoint and a table's pause is ordered, and its answer is lost with the
-    epoch, twice in a row, so the leader rests. 2. Both are cancelled. 3. The journal has the entry."""
-    bench = leading()
-    bench.tell(EpochFailed(epoch=1, cause="lost"))
-    bench.lead(tail=1)
-    commands = (_command(1, "pause_table", table="d.t"), _command(2, "savepoint", name="s"))
-    bench.command("pause_table", table="d.t")
-    bench.command("savepoint", name="s")
-    bench.wait(0.2)
-    bench.complete()
-    bench.tell(EpochFailed(epoch=2, cause="lost"))
-    assert bench.leader.state == "resting"
-    cancels = (_command(3, "cancel_command", command=1), _command(4, "cancel_command", command=2))
-    bench.command("cancel_command", command=1)
-    bench.command("cancel_command", command=2)
-    assert bench.outcomes() == []
-    bench.see()
-    bench.wait(100.0)
-    bench.see()
-    found = {"kept": 1, "refused": {1: ("d.t is gone", "look")}, "answered": CommandRequest(n=2)}
-    bench.tell(JournalRead(tail=3, base=3, commands=(*commands, *cancels), **found))
-    first = bench.finish()
-    assert (first.n, first.state, first.cause) == (1, "refused", "d.t is gone")
-    bench.written()
-    bench.tell(EpochOpened(epoch=4, enumerator=None))
-    second = bench.finish()
-    assert (second.n, second.state, second.result["checkpoint"]) == (2, "done", 3)
-
-
-def test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_still_take_its_slot() -> None:
-    """1. The entry of a savepoint is being written when its epoch fails. 2. It is cancelled; the journal, read then,
-    does not have the entry yet. 3. The next epoch's entry takes that slot, so the savepoint's never will."""
-    bench = leading()
-    tail = bench.leader.tail
-    commands = (_command(1, "savepoint", name="s"), _command(2, "cancel_command", command=1))
-    bench.command("savepoint", name="s")
-    bench.wait(0.2)
-    bench.complete()
-    bench.tell(EpochFailed(epoch=1, cause="lost"))
-    bench.command("cancel_command", command=1)
-    bench.tell(JournalRead(tail=tail, base=None, commands=commands))
-    assert bench.outcomes() == []
-    bench.written()
-    assert (bench.finish().n, bench.outcomes()[0].state) == (1, "cancelled")
-
-
-def test_a_savepoint_that_a_leader_may_have_released_is_released_though_that_was_cancelled() -> None:
-    """1. A leader notes that a savepoint is given up, and dies before the outcome. 2. It is cancelled. 3. The next
-    leader repeats the note, and says that it is done."""
-    bench = Operated()
-    bench.see()
-    commands = (_command(1, "delete_savepoint", checkpoint=2), _command(2, "cancel_command", command=1))
-    bench.tell(JournalRead(tail=2, base=2, commands=commands))
-    bench.written()
-    assert bench.outcomes() == []
-    assert bench.last(ReleaseSavepoint).command == commands[0]
-
-
-@pytest.mark.parametrize("then", ["pause", "cancel_command"])
-def test_a_next_leader_answers_what_its_predecessor_carried_out_whatever_was_asked_since(then: str) -> None:
-    bench = Operated()
-    bench.see()
-    later = _command(2, then, command=1)
-    bench.leader.members = ()
-    bench.tell(JournalRead(tail=6, base=6, kept=1, commands=(_command(1, "pause_table", table="d.t"), later)))
-    assert bench.leader.state == "gathering"
-    assert (bench.finish().n, bench.outcomes()[0].state) == (1, "done")
-
-
-def test_a_pause_that_is_cancelled_lets_what_waits_for_an_epoch_wait_on() -> None:
-    bench = leading()
-    bench.members = ()
-    bench.command("restore", checkpoint=4)
-    bench.tell(BaseFound(n=1))
-    bench.see()
-    commands = (
-        _command(1, "restore", checkpoint=4), _command(2, "pause"), _command(3, "cancel_command", command=2),
-    )  # fmt: skip
-    bench.tell(JournalRead(tail=5, base=5, commands=commands))
-    assert bench.leader.state == "gathering"
-    assert bench.outcomes() == []

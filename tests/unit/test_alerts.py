@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from cutline.common.status.parts import EnumeratorStatus, Failure, PipelineStatus, ReaderStatus, SparkWriterStatus
+from cutline.common.status.pipeline_status import (
+    EnumeratorStatus,
+    Failure,
+    PipelineStatus,
+    ReaderStatus,
+    SparkWriterStatus,
+)
+from cutline.common.waits import Party, Wait
 from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
 from cutline.services.control.conditions import CONDITIONS, Condition, Labels
+from tests.support.causes import because
 
 BY_NAME = {condition.name: condition for condition in CONDITIONS}
 DISCONNECTED, HALTED = BY_NAME["CutlineSourceDisconnected"], BY_NAME["CutlineHalted"]
 SHOP: Labels = (("pipeline", "shop"),)
 
 
-def judge(alerts: Alerts, now: float, *found: Condition, blind: bool = False, cause: str = "") -> None:
-    alerts.handle(Judged(found={condition: {SHOP: cause} for condition in found}, blind=blind), now)
+def judge(alerts: Alerts, now: float, *found: Condition, blind: bool = False, cause: str = "x") -> None:
+    alerts.handle(Judged(found={condition: {SHOP: because(cause)} for condition in found}, blind=blind), now)
 
 
 def post(alerts: Alerts, now: float) -> list[tuple[str, str]]:
@@ -102,8 +110,8 @@ def test_while_redis_is_away_alerts_of_pipelines_stay_and_that_of_redis_fires() 
     away = BY_NAME["CutlineRedisAway"]
     alerts = Alerts()
     judge(alerts, 0.0, HALTED)
-    alerts.handle(Judged(found={away: {(): "refused"}}, blind=True), 10.0)
-    alerts.handle(Judged(found={away: {(): "refused"}}, blind=True), 70.0)
+    alerts.handle(Judged(found={away: {(): because("refused")}}, blind=True), 10.0)
+    alerts.handle(Judged(found={away: {(): because("refused")}}, blind=True), 70.0)
     assert post(alerts, 70.0) == [("CutlineHalted", "firing"), ("CutlineRedisAway", "firing")]
     judge(alerts, 80.0, HALTED)
     assert post(alerts, 80.0) == [("CutlineRedisAway", "resolved")]
@@ -134,6 +142,7 @@ def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
         "summary": "pipeline shop is halted; mend the cause and start it again",
         "runbook_url": link,
         "cause": "the binlog is purged",
+        "cause_url": "https://docs.example.com/cutline/causes.md#other",
     }
     assert sent["text"].startswith("[critical] CutlineHalted: pipeline shop is halted")
     assert sent["text"].endswith(f": the binlog is purged ({link})")
@@ -143,13 +152,13 @@ def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
 
 def test_an_alert_has_the_cause_that_the_status_names() -> None:
     status = PipelineStatus(
-        enumerator=EnumeratorStatus(at=1.0, halted="purged", waiting_for="a new epoch"),
-        readers={"reader-0": ReaderStatus(waiting_for="the source: refused")},
-        spark_writer=SparkWriterStatus(failure=Failure(error="disk full", kind="OSError", again_seconds=1.0)),
+        enumerator=EnumeratorStatus(at=1.0, halted=because("purged"), waiting_for=Wait(Party.EPOCH, "a new epoch")),
+        readers={"reader-0": ReaderStatus(waiting_for=Wait(Party.SOURCE, "the source", because("refused")))},
+        spark_writer=SparkWriterStatus(failure=Failure(cause=because("disk full"), kind="OSError", again_seconds=1.0)),
     )
-    assert cause_of("CutlineHalted", status, ()) == "purged"
-    assert cause_of("CutlineSourceDisconnected", status, ()) == "the source: refused"
-    assert cause_of("CutlineSparkWriterFailing", status, ()) == "disk full"
-    held = [(f"a.t{at}", "no key") for at in range(5)]
-    assert cause_of("CutlineTableQuarantined", status, held).endswith("a.t2: no key; and 2 more")
-    assert cause_of("CutlineClockOff", PipelineStatus(), ()) == ""
+    assert cause_of("CutlineHalted", status, ()) == because("purged")
+    assert cause_of("CutlineSourceDisconnected", status, ()) == because("the source: refused")
+    assert cause_of("CutlineSparkWriterFailing", status, ()) == because("disk full")
+    held = [(f"a.t{at}", because("no key", "add one")) for at in range(5)]
+    assert str(cause_of("CutlineTableQuarantined", status, held)).endswith("a.t2: no key; and 2 more; add one")
+    assert cause_of("CutlineClockOff", PipelineStatus(), ()) is None

@@ -13,6 +13,7 @@ from cutline.common.mesh import awaited
 from cutline.common.mesh.awaited import LATE_SECONDS, Awaited
 from cutline.common.mesh.machine import State
 from cutline.common.mesh.parts import Parts, PartSaving
+from cutline.common.waits import Party, Wait
 from tests.support.ports import ports
 
 
@@ -20,14 +21,14 @@ def test_the_oldest_wait_is_told_once_it_is_late_and_no_longer_than_it_lasts() -
     now = 100.0
     waits = Awaited(cast(Any, SimpleNamespace(monotonic=lambda: now)))
     assert waits.late is None
-    with waits.on("writer-0, to take rows"):
+    with waits.on(Party.MEMBER, "writer-0, to take rows"):
         now += LATE_SECONDS - 1
         assert waits.late is None
-        with waits.on("the store, to take a file"):
+        with waits.on(Party.STORE, "the store, to take a file"):
             now += 2
-            assert waits.late == "writer-0, to take rows (11 s so far)"
+            assert waits.late == Wait(Party.MEMBER, "writer-0, to take rows (11 s so far)")
         now += 100
-        assert waits.late == "writer-0, to take rows (111 s so far)"
+        assert waits.late == Wait(Party.MEMBER, "writer-0, to take rows (111 s so far)")
     assert waits.late is None
 
 

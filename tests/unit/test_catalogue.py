@@ -77,14 +77,15 @@ def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "fuse", "fuse.sshfs", "glusterfs"])
 def test_sqlite_on_a_network_volume_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
     lake = mounted(monkeypatch, tmp_path, kind) / "not yet" / "lake"
-    assert catalogue.faults(sink(str(lake)), f"file://{tmp_path}/store") == [
+    assert [str(fault) for fault in catalogue.faults(sink(str(lake)), f"file://{tmp_path}/store")] == [
         f"the catalogue {lake}/catalog.db would be on a network volume ({kind}), where SQLite can lose commits; name"
         " another catalogue in sink.catalog (PostgreSQL, or an Iceberg REST server), or put the warehouse on a local"
         " disk"
     ]
     assert catalogue.faults(sink(str(lake), **POSTGRESQL), f"file://{tmp_path}/store") == []
     by_uri = {"type": "jdbc", "uri": f"jdbc:sqlite:{lake}/own.db"}
-    assert "own.db would be on a network volume" in catalogue.faults(sink("/lake", **by_uri), "file:///store")[0]
+    (fault,) = catalogue.faults(sink("/lake", **by_uri), "file:///store")
+    assert "own.db would be on a network volume" in fault.sentence
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "fuse.fuse-overlayfs", "fuseblk", "tmpfs"])
@@ -103,7 +104,7 @@ def test_the_volume_of_this_folder_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", ["file:///var/store", "/var/store"])
 def test_a_store_in_a_folder_does_not_serve_a_lake_on_object_storage(store: str) -> None:
     (fault,) = catalogue.faults(sink("s3://b/lake", **POSTGRESQL), store)
-    assert fault == (
+    assert str(fault) == (
         f"the store {store} is a folder and the warehouse s3://b/lake is not, so nothing could go on"
         " without this machine; set CUTLINE_STORE_URL to a place on the same object storage"
     )
@@ -112,7 +113,7 @@ def test_a_store_in_a_folder_does_not_serve_a_lake_on_object_storage(store: str)
 def test_a_warehouse_without_write_permission_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (fault,) = catalogue.faults(sink(f"{tmp_path}/file/lake"), f"file://{tmp_path}/store")
-    assert fault.startswith(f"the warehouse {tmp_path}/file/lake can't be written ({tmp_path}/file is not a folder);")
+    assert fault.sentence == f"the warehouse {tmp_path}/file/lake can't be written ({tmp_path}/file is not a folder)"
     with pytest.raises(ConfigError, match=r"lake can't be written \(Not a directory\); choose another folder"):
         catalogue.probe(sink(f"{tmp_path}/file/lake"))
     if os.geteuid() != 0:
@@ -120,7 +121,7 @@ def test_a_warehouse_without_write_permission_is_one_sentence(tmp_path: Path) ->
     code = (
         "import json, os, sys; from cutline.spark_writer.sinks.iceberg import catalogue;"
         "os.setgid(65534); os.setuid(65534);"
-        "print(json.dumps(catalogue.faults(json.loads(sys.argv[1]), 'file:///store')))"
+        "print(json.dumps([str(fault) for fault in catalogue.faults(json.loads(sys.argv[1]), 'file:///store')]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(sink("/var/cutline-lake"))], capture_output=True, text=True, check=True
@@ -171,7 +172,7 @@ def test_a_catalogue_without_a_server_is_not_asked(uri: str) -> None:
 
 def test_a_missing_jar_is_named_with_its_remedy(tmp_path: Path) -> None:
     found = jars.missing(tmp_path, {"postgresql"})
-    assert jars.describe_missing(tmp_path, found[-1:]) == (
+    assert str(jars.describe_missing(tmp_path, found[-1:])) == (
         f"the folder {tmp_path} lacks an intact {found[-1].file}; run `cutline setup --with postgresql` to fetch it, or"
         " set CUTLINE_SPARK_JARS to a folder that has it"
     )

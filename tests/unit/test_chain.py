@@ -12,8 +12,10 @@ from cutline.common.errors import ProtocolError
 from cutline.common.journal.batches import Batch, next_batch, only
 from cutline.common.journal.publishing import may_show, publication
 from cutline.common.store.chain import Chain, follow
-from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work
 from tests.support import records
+from tests.support.causes import because
 from tests.support.records import epoch
 
 T = "shop.orders"
@@ -196,7 +198,7 @@ def test_a_publication_shows_what_the_entry_shows_and_leaves_the_rest_as_it_was(
 def test_a_quarantined_table_is_published_with_its_cause_and_how_far_it_is_and_main_stays() -> None:
     work = {T: Work(snapshot_id=7, branch="staging_3", generation=1, schema="h")}
     first = publication(checkpoint(2), w=3, kept=False, work=work, previous=None, published_at=1.0)
-    held = {T: Quarantine(cause="it is a view; drop it", generation=1, applied=2)}
+    held = {T: Quarantine(cause=because("it is a view", "drop it"), generation=1, applied=2)}
     later = {T: Work(snapshot_id=9, branch="staging_3", generation=1, schema="h")}
     second = publication(checkpoint(3), w=3, kept=False, work=later, previous=first, published_at=2.0, quarantined=held)
     table = second.tables[T]
@@ -207,9 +209,9 @@ def test_a_quarantined_table_is_published_with_its_cause_and_how_far_it_is_and_m
         held[T],
         False,
     )
-    assert table.to_json()["cause"] == "it is a view; drop it"
+    assert table.to_json()["cause"] == because("it is a view", "drop it").to_json()
     assert PublishedTable.from_json(table.to_json()) == table
-    lost = {T: Quarantine(cause="dropped", generation=1, applied=None)}
+    lost = {T: Quarantine(cause=because("dropped"), generation=1, applied=None)}
     third = publication(checkpoint(4), w=3, kept=False, work={}, previous=second, published_at=3.0, quarantined=lost)
     assert third.position_of(T) == first.position_of(T)
     assert PublishedTable.from_json(third.tables[T].to_json()).held == lost[T]

@@ -18,17 +18,19 @@ from rich.console import Console
 
 from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
+from cutline.common.form import text
 from cutline.common.mesh.rates import Rates
-from cutline.common.status.form import text
-from cutline.common.status.parts import PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import Store
+from cutline.common.waits import Party, Wait
 from cutline.services.run import cli, lake, preflight, terminal
 from cutline.services.run.run import define
 from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor, has_ended
 from cutline.services.run.until import dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked
+from tests.support.causes import because
 from tests.support.status import status_of
 
 GOOD = "name: shop\nsource: {host: h, user: u}\ntables: [shop.*]\nsink: {warehouse: lake}\n"
@@ -329,7 +331,8 @@ def test_a_table_is_published_when_main_shows_the_generation_that_is_live(shown:
 
 def test_tables_that_are_not_live_are_named_with_their_cause() -> None:
     assert not_live({"a": table("live")}) is None
-    message = not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("quarantined")})
+    held = table("quarantined", cause=because("no key"))
+    message = not_live({"a": table("live"), "b": held, "c": table("quarantined")})
     assert message is not None
     assert "b (quarantined: no key), c (quarantined: no cause given)" in message
 
@@ -349,11 +352,13 @@ STATUS: dict[str, Any] = {
         "leader": "e1",
         "tables": {
             "shop.a": table("snapshot", rows_done=250, rows_estimate=1000, cause=None),
-            "shop.b": table("quarantined", rows_done=0, rows_estimate=5, cause="it has no primary key; add one"),
-            "shop.c": table("dropped", 2, rows_done=0, rows_estimate=0, cause="there is no table shop.c"),
+            "shop.b": table(
+                "quarantined", rows_done=0, rows_estimate=5, cause=because("it has no primary key", "add one")
+            ),
+            "shop.c": table("dropped", 2, rows_done=0, rows_estimate=0, cause=because("there is no table shop.c")),
         },
         "checkpoint": {"number": 7, "completed_at": 990.0, "in_flight": 8},
-        "waiting_for": "the source h:3306, which does not answer",
+        "waiting_for": Wait(Party.SOURCE, "the source h:3306, which does not answer"),
     },
     "spark_writer": {"published": 6, "published_at": 995.0, "source_time": 988.0},
 }
@@ -392,7 +397,8 @@ def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_f
 
 
 def test_a_table_is_shown_quarantined_while_the_spark_writer_can_not_apply_its_generation() -> None:
-    status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": {"cause": "it is a view", "generation": 1}}}}
+    held = {"cause": because("it is a view"), "generation": 1}
+    status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": held}}}
     lines = terminal.lines(terminal.picture("shop", status_of(status), rates=Rates(), now=1000.0))
     assert lines[0] == "shop.a: quarantined, 250 rows: it is a view"
     status["spark_writer"]["quarantined"]["shop.a"]["generation"] = 0  # the next one is being read

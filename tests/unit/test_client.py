@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 from rich.console import Console
 
+from cutline.common.commands.kinds import TABLE_ORDERS
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
@@ -93,7 +94,7 @@ def test_a_command_that_is_refused_is_an_error_with_cause_and_remedy() -> None:
     refused = command("refused", cause="the table is live", remedy="pause it first")
     _, transport = answering(command("accepted"), refused)
     with Client("http://c", transport=transport) as api, pytest.raises(CommandFailed, match="pause it first") as raised:
-        api.retry_table("shop", "a.b", wait=10)
+        api.order_table("shop", "a.b", "retry", wait=10)
     assert raised.value.command.state == "refused"
     _, transport = answering(command("accepted"))
     with Client("http://c", transport=transport) as api:
@@ -169,7 +170,7 @@ async def test_the_async_client_sends_the_same_requests() -> None:
 def test_names_in_paths_are_quoted() -> None:
     asked, transport = answering(command("accepted"), command("accepted"))
     with Client("http://c", transport=transport) as api:
-        api.pause_table("shop", "a.b/c?d")
+        api.order_table("shop", "a.b/c?d", "pause")
         api.remove_table("shop", "..")  # a path that ends so would be the pipeline's
     assert [request.url.raw_path for request in asked] == [
         b"/v1/pipelines/shop/tables/a.b%2Fc%3Fd/pause",
@@ -246,6 +247,9 @@ def test_every_operation_of_the_api_has_a_method_of_the_client(description: dict
     for name, call in vars(client._Calls).items():
         if isinstance(call, Method | Each):
             made.add(request_of(call._make, name))
+    path = "/v1/pipelines/pipeline/tables/table/{}".format  # one method for each order about a table
+    made.remove(("POST", path("order")))
+    made |= {("POST", path(order.act)) for order in TABLE_ORDERS}
     offered = {
         (method.upper(), path.replace("{", "").replace("}", ""))
         for path, methods in description["paths"].items()

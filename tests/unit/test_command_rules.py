@@ -15,8 +15,11 @@ import httpx
 import pytest
 
 from cutline.common.commands import rules
-from cutline.common.commands.rules import COMMANDS, OPERATIONS, PHASES, STATES, PipelineState, Refusal
+from cutline.common.commands.kinds import KINDS, STATES, PipelineState, Refusal
+from cutline.common.commands.rules import OPERATIONS
 from cutline.common.mesh.presence import Registry
+from cutline.common.phases import Phase
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api import situation
@@ -30,10 +33,11 @@ from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.table_commands import carry_out
 from cutline.services.enumerator.tables import Table
 from tests.support import records
-from tests.unit.test_agenda import Operated, leading
-from tests.unit.test_api import DEFINITION, SHOP
+from tests.support.causes import because
+from tests.support.leader_bench import PLAN
+from tests.support.operated import Operated, leading
+from tests.support.shop_api import DEFINITION, SHOP
 from tests.unit.test_control import FakeRegistry
-from tests.unit.test_leader import PLAN
 
 TABLE = "shop.orders"
 CALLS: dict[str, tuple[str, str, Any]] = {
@@ -63,8 +67,8 @@ MODES = ("paused", "stopped", "deleting")
 
 
 def test_every_command_of_the_rules_has_a_call_and_the_other_way_round() -> None:
-    assert CALLS.keys() == COMMANDS.keys()
-    assert {row.command for row in OPERATIONS.values()} == COMMANDS.keys()
+    assert CALLS.keys() == KINDS.keys()
+    assert {row.wish.kind for row in OPERATIONS.values()} == KINDS.keys()
 
 
 async def by_the_api(
@@ -72,12 +76,12 @@ async def by_the_api(
 ) -> Refusal | None:
     """How the API refuses a command, None if it accepts it."""
     registry = FakeRegistry()
-    phase = phase or (COMMANDS[kind].phases or ("live",))[0]
+    phase = phase or (KINDS[kind].rule.phases or ("live",))[0]
     table = {"phase": phase, "generation": 1}
     leader = {"epoch": 1, "leader": "e1", "tables": {TABLE: table}}
-    leader |= {"halted": "the binlog was purged"} if state == "halted" else {}
+    leader |= {"halted": because("the binlog was purged")} if state == "halted" else {}
     leader |= {"ended": 3} if state == "ended" else {}
-    held = {"cause": "c", "generation": 1, "seen": "7/1", "choices": ["accept"], "chosen": None}
+    held = {"cause": because("c"), "generation": 1, "seen": "7/1", "choices": ["accept"], "chosen": None}
     registry.parts = {"enumerator": leader, "spark_writer": {"quarantined": {TABLE: held} if kind == "lake" else {}}}
     store = Store(f"file://{folder}/store")
     shop = store.pipeline("shop")
@@ -109,25 +113,25 @@ def by_the_leader(kind: str, state: PipelineState, **arguments: Any) -> Refusal 
         bench.tell(JournalRead(tail=3, base=3, orders=Orders(mode=cast(Any, state))))
     elif state == "halted":
         for tail in range(MAX_HALTS):
-            bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+            bench.tell(EpochFailed(epoch=tail + 1, cause=because("lost"), halts=True))
             if tail + 1 < MAX_HALTS:
                 bench.lead(tail=tail + 1)
     elif state == "ended":
         bench.leader.ended = 1
-    bench.command(kind, table=TABLE, checkpoint=2, **arguments)
+    bench.command(kind, table=TABLE, checkpoint=2, command=1, choice="accept", **arguments)
     found = next((each for each in bench.outcomes() if each.state != "done"), None)
     assert found is None or found.state == "refused"
     return None if found is None else Refusal(str(found.cause), str(found.remedy))
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_api_and_leader_give_the_same_answer_in_every_state(
     tmp_path: Path, kind: str, state: PipelineState
 ) -> None:
     ours = await by_the_api(tmp_path, kind, state=state)
-    assert ours == by_the_leader(kind, state) == rules.refusal(kind, state)
-    assert (ours is None) == (state in COMMANDS[kind].states)
+    assert ours == by_the_leader(kind, state) == KINDS[kind].rule.refusal(state)
+    assert (ours is None) == (state in KINDS[kind].rule.states)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -145,13 +149,13 @@ async def test_a_halted_pipeline_tries_again_after_resume_and_after_start(tmp_pa
     assert by_the_leader(kind, "halted") is None
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("kind", [kind for kind, row in COMMANDS.items() if row.phases and row.taken == "machine"])
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("kind", [kind for kind, wish in KINDS.items() if wish.rule.taken == "machine"])
 async def test_api_and_enumerator_give_the_same_answer_for_a_table_in_every_phase(
     tmp_path: Path, kind: str, phase: str
 ) -> None:
     ours = await by_the_api(tmp_path, kind, phase=phase)
-    assert (ours is None) == (phase in COMMANDS[kind].phases)
+    assert (ours is None) == (phase in KINDS[kind].rule.phases)
     if ours is not None:
         machine = Enumerator(PLAN)
         machine.put(Table(table_id=TABLE, generation=1, phase=phase))
@@ -172,15 +176,15 @@ def shop(tmp_path: Path) -> PipelineStore:
 def test_a_command_that_is_being_cancelled_says_nothing_about_what_the_pipeline_will_be(shop: PipelineStore) -> None:
     for kind in ("stop", "define"):
         n = shop.commands.add(kind, {}, by="ann", now=1.0).n
-        assert situation.look(shop, {}, {}).pending[-1].n == n
+        assert situation.look(shop, PipelineStatus(), {}).pending[-1].n == n
         shop.commands.add("cancel_command", {"command": n}, by="ann", now=1.0)
-    now = situation.look(shop, {}, {})
+    now = situation.look(shop, PipelineStatus(), {})
     assert (now.state, [command.kind for command in now.pending]) == ("running", ["cancel_command"] * 2)
 
 
 async def test_a_define_that_failed_leaves_no_version_behind(tmp_path: Path, shop: PipelineStore) -> None:
-    """1. A leader put version 2, and its command failed. 2. Every change goes on from version 1, in force; so does a
-    store in which an older Cutline left such a version. 3. The next version names what it changed, and comes after."""
+    """1. A leader put version 2, and its command failed. 2. Every change goes on from version 1, in force.
+    3. The next version names what it changed, and comes after."""
     wanted = {**DEFINITION, "tables": ["shop.*", "other.b"]}
     for failed in (1, 2):
         shop.commands.add("define", {"base": 1, "definition": wanted}, by="ann", now=1.0)
@@ -224,7 +228,8 @@ async def test_the_api_and_the_dashboard_show_the_same_rules(tmp_path: Path) -> 
         module = (await api.get("/static/any/app/rules.js")).text
     assert answered == rules.to_json()
     assert answered["resume_table"]["phases"]["live"] == "{table} is not paused: there is nothing to resume"
-    assert module == f"export const RULES = {json.dumps(answered)};\n"
+    rows, phases = (re.fullmatch(r"export const \w+ = (.*);", line)[1] for line in module.splitlines())  # type: ignore
+    assert (json.loads(rows), json.loads(phases)) == (answered, list(Phase))
     assert not (FOLDER / "app" / "rules.js").exists()
     asked = set(re.findall(r'byRules\("(\w+)"\)', (FOLDER / "app" / "operations.js").read_text(encoding="utf-8")))
     assert asked == OPERATIONS.keys() - {"define"}
@@ -233,6 +238,7 @@ async def test_the_api_and_the_dashboard_show_the_same_rules(tmp_path: Path) -> 
 def test_the_docs_have_the_same_rules() -> None:
     """The table of run.md: each operation, its role, the states in which and the phases for which it is."""
     page = (FOLDER.parents[2] / "docs" / "operations" / "run.md").read_text(encoding="utf-8")
-    for row in OPERATIONS.values():
-        states = ", ".join(state for state in STATES if state in row.states)
-        assert f"| `{row.name}` | {row.role} | {states} | {', '.join(row.phases) or 'any'} |" in page, row.name
+    for name, operation in OPERATIONS.items():
+        rule = operation.wish.rule
+        states = ", ".join(state for state in STATES if state in rule.states)
+        assert f"| `{name}` | {operation.role} | {states} | {', '.join(rule.phases) or 'any'} |" in page, name

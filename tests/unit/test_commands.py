@@ -13,16 +13,16 @@ import pytest
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import ConfigError, PositionLost, ProtocolError, SourceLost, SourceRefused, Unavailable
 from cutline.common.positions import Position
-from cutline.common.status.parts import Held, PipelineStatus, SparkWriterStatus
+from cutline.common.status.pipeline_status import Held, PipelineStatus, SparkWriterStatus
 from cutline.common.store import commands
 from cutline.common.store.commands import SPARK, Command, Orders, Outcome
 from cutline.common.store.definitions import DefinitionVersion
-from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator import commanding
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import AskSparkWriter, BaseFound, CommandAnswered, FindBase, FindOutcome
 from tests.support import records
+from tests.support.causes import because
 from tests.support.ports import ports
 
 
@@ -228,7 +228,7 @@ class Busy:
         return [SimpleNamespace(role="spark_writer")]
 
     async def status(self, key: Any) -> PipelineStatus:
-        held = {"d.t": Held(cause="it is a view", generation=1)}
+        held = {"d.t": Held(cause=because("it is a view"), generation=1)}
         return PipelineStatus(spark_writer=SparkWriterStatus(quarantined=held, commands=dict(self.answers)))
 
     async def request(self, key: Any, request: Any, *, to: str) -> None:
@@ -299,8 +299,12 @@ PLACE = Position(server="s", file="b.000001", offset=4)
     ("answer", "state", "words"),
     [
         (None, "found", ""),
-        (PositionLost("The binlog file b.000001 is purged"), "refused", "at b.000001:4, where it stands. The binlog"),
-        (SourceLost("The source is another server"), "refused", "The source is another server"),
+        (
+            PositionLost(because("The binlog file b.000001 is purged")),
+            "refused",
+            "at b.000001:4, where it stands. The binlog",
+        ),
+        (SourceLost(because("The source is another server")), "refused", "The source is another server"),
         (Unavailable("db:3306 does not answer"), "found", "still has the binlog after b.000001:4: db:3306 does not"),
         (SourceRefused("the password is wrong"), "found", "the password is wrong; if it has not, the pipeline halts"),
         (TimeoutError(), "found", "it has not answered for 20 s"),
@@ -401,20 +405,13 @@ def test_entries_name_the_version_and_the_savepoint(shop: PipelineStore, url: st
     assert other.entry(2) == named
 
 
-def test_entries_of_earlier_versions_of_cutline_have_the_first_definition_and_no_name() -> None:
-    body, checkpoint = records.epoch(1).to_json(), records.checkpoint(2).to_json(since=None, tables={})
-    assert "definition" not in body
-    assert "name" not in checkpoint
-    assert EpochEntry.from_json(body).definition == 1
-    assert CheckpointEntry.from_json(checkpoint, {}).name is None
-
-
 def test_a_choice_about_commits_of_others_is_refused_once_others_committed_again() -> None:
     command = Command(n=1, kind="lake", arguments={"table": "a.b", "choice": "accept", "seen": "7/1"}, by="ann", at=1.0)
 
     def request(seen: str) -> dict[str, Any]:
-        held = {"a.b": {"cause": "c", "generation": 1, "seen": seen, "choices": ["accept"], "chosen": None}}
-        return Commanding._request(command, {"spark_writer": {"quarantined": held}})
+        held = {"a.b": Held(cause=because("c"), generation=1, seen=seen, choices=("accept",))}
+        status = PipelineStatus(spark_writer=SparkWriterStatus(quarantined=held))
+        return Commanding._request(command, status)
 
     assert request("7/1") == {"kind": "lake", "table": "a.b", "choice": "accept", "seen": "7/1"}
     with pytest.raises(ConfigError, match="again; look at its cause, and choose again"):

@@ -24,7 +24,7 @@ from cutline.spark_writer import jars
 from cutline.spark_writer.sinks.iceberg import catalogue
 from tests.acceptance import images
 from tests.acceptance.compose import SERVICES
-from tests.support.servers import S3
+from tests.support.lake_servers import S3
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))

@@ -9,20 +9,11 @@ import pytest
 import yaml
 
 from cutline.common.config.environment import Environment
-from cutline.common.config.pipeline import (
-    PipelineConfig,
-    Point,
-    TableOptions,
-    WorkersConfig,
-    load,
-    parse,
-    partitioned_by,
-    select_tables,
-    shown,
-    sorted_by,
-)
+from cutline.common.config.globs import select_tables
+from cutline.common.config.pipeline import PipelineConfig, Point, WorkersConfig, load, parse, shown
 from cutline.common.config.settings import settings
 from cutline.common.config.source import Address, SourceConfig, TlsConfig
+from cutline.common.config.table_options import TableOptions, partitioned_by, sorted_by
 from cutline.common.errors import ConfigError
 from cutline.services.sources.mysql import tls
 from cutline.spark_writer import executor
@@ -44,7 +35,7 @@ SMALL = "name: shop\nsource: {host: h, user: u}\ntables: [a.b]\nsink: {warehouse
 def faults(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(text, where="p.yaml")
-    return list(caught.value.faults)
+    return list(map(str, caught.value.faults))
 
 
 def test_the_design_s_own_pipeline_file_is_read_as_written(tmp_path: Path) -> None:

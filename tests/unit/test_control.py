@@ -15,16 +15,18 @@ from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.redis import Memory
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
+from cutline.common.waits import Party, Wait
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from cutline.services.control.history import Event, Place
 from cutline.services.control.watch import STORE_SECONDS, Watches
 from tests.support import records
+from tests.support.causes import because
 from tests.support.status import status_of
 
 DEFINITION = parse(
@@ -88,8 +90,8 @@ def registry() -> FakeRegistry:
                     "splits_done": 1,
                     "splits_total": 4,
                 },
-                "a.c": {"phase": "quarantined", "generation": 1, "cause": "no key"},
-                "a.d": {"phase": "dropped", "generation": 2, "cause": "gone"},
+                "a.c": {"phase": "quarantined", "generation": 1, "cause": because("no key")},
+                "a.d": {"phase": "dropped", "generation": 2, "cause": because("gone")},
             },
             "checkpoint": {"number": 2, "completed_at": time.time() - 30, "in_flight": 4},
             "waiting_for": None,
@@ -103,7 +105,7 @@ def registry() -> FakeRegistry:
             "source_time": time.time() - 60,
         },
         "reader-0": {
-            "waiting_for": "the source to become less busy",
+            "waiting_for": Wait(Party.BUSY_SOURCE, "the source to become less busy"),
             "counters": [["zero_dates", {"table": "a.b", "column": "d"}, 3]],
         },
     }
@@ -116,7 +118,7 @@ def store(tmp_path: Path) -> Store:
     shop = store.pipeline("shop")
     shop.define(DEFINITION)
     members = Members(enumerator="e1", by_role={"reader": ("r0",), "writer": ("w0", "w1")})
-    shop.put_entry(records.epoch(1, members=members, cause="start", written_at=1.0))
+    shop.put_entry(records.epoch(1, members=members, cause=because("start"), written_at=1.0))
     for slot, phase, kept in ((2, "snapshot", False), (3, "live", True)):
         staged = (records.staged("a.b", rows=7, size=100), records.staged("a.b", rows=1, size=5))
         tables = {"a.b": records.table(generation=2, phase=phase)}
@@ -141,12 +143,14 @@ async def api(registry: FakeRegistry, store: Store) -> AsyncIterator[httpx.Async
 async def test_services_are_listed_with_their_pids_and_what_they_gave_up(
     api: httpx.AsyncClient, registry: FakeRegistry, store: Store
 ) -> None:
-    failure = GaveUp(epoch=3, cause="x", halts=False)
+    failure = GaveUp(epoch=3, cause=because("x"), halts=False)
     gave_up = {store.pipeline("shop").key: failure, Key("shop.000000000000"): failure}  # the latter was deleted
     registry.present[1] = replace(registry.present[1], failed=gave_up)
     services = (await api.get("/v1/services")).json()
     assert [(service["role"], service["pid"]) for service in services] == [("reader", 10), ("reader", 11)]
-    assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False, "lost": ""}}
+    assert services[1]["failed"] == {
+        "shop": {"epoch": 3, "cause": because("x").to_json(), "halts": False, "lost": ""}
+    }
 
 
 async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
@@ -160,7 +164,11 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
     assert pipeline["spark_writer"] is None  # the one that the status names is gone
     assert pipeline["tables"] == {"dropped": 1, "quarantined": 1, "snapshot": 1}
     assert pipeline["limits"] == {"rows_per_second": 100, "bytes_per_second": None}
-    assert pipeline["waiting_for"] == "the source to become less busy"
+    assert pipeline["waiting_for"] == {
+        "party": "busy_source",
+        "what": "the source to become less busy",
+        "cause": None,
+    }
     registry.present.append(Service(incarnation="s1", role="spark_writer", host="h", pid=20, started_at=1.0))
     assert (await api.get("/v1/pipelines/shop")).json()["spark_writer"] == "s1"
 
@@ -168,12 +176,17 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
 async def test_what_a_late_checkpoint_lacks_stands_behind_the_reader_that_waits_for_it(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
-    waits, lacks = "a checkpoint: this reader has sent 9 MiB", "checkpoint 4, begun 40 s ago: it lacks the store"
+    waits = Wait(Party.CHECKPOINT, "a checkpoint", because("this reader has sent 9 MiB"))
+    late = Wait(Party.CHECKPOINT, "checkpoint 4, begun 40 s ago", because("it lacks the store"))
+
+    async def shown() -> str:
+        return str(Wait.from_json((await api.get("/v1/pipelines/shop")).json()["waiting_for"]))
+
     registry.parts["reader-0"]["waiting_for"] = waits
-    registry.parts["enumerator"] |= {"state": "leading", "waiting_for": lacks}
-    assert (await api.get("/v1/pipelines/shop")).json()["waiting_for"] == f"{waits}; {lacks}"
+    registry.parts["enumerator"] |= {"state": "leading", "waiting_for": late}
+    assert await shown() == f"{waits}; {late}"
     registry.parts["enumerator"]["waiting_for"] = None
-    assert (await api.get("/v1/pipelines/shop")).json()["waiting_for"] == waits
+    assert await shown() == str(waits)
 
 
 async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: httpx.AsyncClient) -> None:
@@ -216,7 +229,8 @@ async def test_every_read_of_the_status_says_whether_a_leader_reports_now(
 async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_be_retried(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
-    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    held = {"cause": because("it is a view"), "generation": 2}
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": held}
     tables = {table["table"]: table for table in (await api.get("/v1/pipelines/shop/tables")).json()}
     assert (tables["a.b"]["phase"], tables["a.b"]["cause"]) == ("quarantined", "it is a view")
     assert (await api.get("/v1/pipelines/shop")).json()["tables"] == {"dropped": 1, "quarantined": 2}
@@ -232,7 +246,8 @@ async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_m
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
     def held(*choices: str, seen: str = "7/1") -> None:
-        about = {"cause": "another user ...", "generation": 2, "seen": seen, "choices": choices, "chosen": None}
+        cause = because("another user ...")
+        about = {"cause": cause, "generation": 2, "seen": seen, "choices": choices, "chosen": None}
         registry.parts["spark_writer"]["quarantined"] = {"a.b": about}
 
     path = "/v1/pipelines/shop/tables/a.b/lake"
@@ -247,7 +262,8 @@ async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_m
     held("overwrite")
     answer = await api.post(path, json={"choice": "accept"})
     assert (answer.status_code, "overwrite it" in answer.json()["remedy"]) == (409, True)
-    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    view = {"cause": because("it is a view"), "generation": 2}
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": view}
     answer = await api.post(path, json={"choice": "overwrite"})
     assert (answer.status_code, "awaits a choice" in answer.json()["detail"]) == (409, True)
     assert (await api.post(path, json={"choice": "both"})).status_code == 422
@@ -334,7 +350,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     shop.end()
     store.pipeline("shop").define(DEFINITION)
     again = store.pipeline("shop")
-    again.put_entry(records.epoch(1, cause="anew", written_at=20.0))
+    again.put_entry(records.epoch(1, cause=because("anew"), written_at=20.0))
     watch.window._listed_at = float("-inf")
     await asyncio.sleep(STORE_SECONDS)
     assert (await watch.history()).all() == []
@@ -358,7 +374,11 @@ async def test_a_method_that_a_path_lacks_is_405_and_names_those_it_has(
     assert "GET" in answer.headers["allow"]
 
 
-async def test_metrics_can_be_parsed_and_have_ages_in_seconds(api: httpx.AsyncClient) -> None:
+async def test_metrics_can_be_parsed_and_have_ages_in_seconds(
+    api: httpx.AsyncClient, registry: FakeRegistry
+) -> None:
+    for part in ("enumerator", "spark_writer"):
+        registry.parts[part]["at"] = time.time()
     answer = await api.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     samples = {

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from cutline.services.sources.mysql.binlog.ddl import Quarantine, classify
-from tests.unit.test_ddl import CAPTURED
+from tests.support.captured import CAPTURED
 
 CHUNK = (
     "COUNT(*) AS cnt, COALESCE(LOWER(CONV(BIT_XOR(CAST(CRC32(CONCAT_WS('#', `id`, convert(`name` using utf8mb4),"

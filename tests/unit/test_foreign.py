@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cutline.spark_writer.sinks.iceberg.foreign import shown, theirs, undone
+from cutline.spark_writer.sinks.iceberg.foreign import theirs, undone
 
 SPARK = {"engine-name": "spark", "app-id": "local-7", "deleted-records": "3"}
 
@@ -89,14 +89,6 @@ NEXT = (2, 1, "overwrite", {"cutline.w": "1"})
 def test_nothing_is_found_where_main_names_what_was_shown_or_nothing_was_shown_yet() -> None:
     assert theirs(Metadata(2, [1, 9, 2], OURS, NEXT)) is None
     assert theirs(Metadata(None, None, OURS)) is None
-
-
-@pytest.mark.parametrize(("main", "snapshot"), [(2, 2), (3, 2), (9, None)])
-def test_a_property_of_an_earlier_version_names_the_newest_snapshot_of_ours_before_main(
-    main: int, snapshot: int | None
-) -> None:
-    found = shown(Metadata(main, [1, 9], OURS, NEXT, (3, 2, "delete", SPARK)))
-    assert (found.w, found.n, found.snapshot_id, found.recorded) == (1, 9, snapshot, False)
 
 
 def test_only_replace_by_others_is_a_rewrite_and_it_is_undone_by_what_was_not_made_on_top_of_it() -> None:

@@ -9,10 +9,11 @@ from cutline.common.mesh.messages import Marker, Remedy, SnapshotSplit, SplitFai
 from cutline.services.enumerator.events import BoundFound, FindBound, TableLockedOut
 from cutline.services.enumerator.holds import FIRST_SECONDS, LONGEST_SECONDS, Holds
 from cutline.services.enumerator.machine import MAX_ATTEMPTS
-from tests.unit.test_enumerator import EnumeratorBench, _invariants_hold, commanded, found
+from tests.support.causes import because
+from tests.support.enumerator_bench import EnumeratorBench, commanded, found, invariants_hold
 
-__all__ = ["_invariants_hold"]
-CAUSE = "d.t is locked"
+__all__ = ["invariants_hold"]
+CAUSE = because("d.t is locked")
 
 
 def tick(bench: EnumeratorBench, now: float) -> list[Effect]:
@@ -104,7 +105,8 @@ def test_a_try_that_fails_for_another_cause_is_tried_again() -> None:
     _, split = bench.assigned[-1]
     bench.get(
         SplitFailed(
-            split_id=split.split_id, table_id="d.t", generation=1, attempt=split.attempt, cause="the connection broke",
+            split_id=split.split_id, table_id="d.t", generation=1, attempt=split.attempt,
+            cause=because("the connection broke"),
             remedy=Remedy.RETRY,
         )
     )  # fmt: skip

@@ -87,7 +87,7 @@ async def test_a_second_life_of_a_name_is_joined_beside_a_zombie_of_the_first_an
         assert host.failed == {}
         registry.now = {again.key: 1, first.key: 1}
         await until(lambda: first.key in host.failed)
-        assert "the pipeline was deleted, or Redis serves another store too" in host.failed[first.key].cause
+        assert "the pipeline was deleted, or Redis serves another store too" in host.failed[first.key].cause.sentence
         assert not running[again.key][1].done()
         assert again.key not in host.failed
         for task in (following, *(task for _, task in running.values())):

@@ -19,10 +19,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.errors", "common.gtids", "common.ops", "common.schema", "common.positions", "common.table_id"}
+RECORDS = {
+    "common.causes",
+    "common.commands",
+    "common.errors",
+    "common.gtids",
+    "common.ops",
+    "common.phases",
+    "common.positions",
+    "common.schema",
+    "common.table_id",
+}
 MESH = {
     *RECORDS,
-    "common.commands",
+    "common.form",
     "common.limits",
     "common.status",
     "common.logs",
@@ -35,7 +45,9 @@ MESH = {
 
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
-    "common.errors": set(),
+    "common.causes": set(),
+    "common.waits": {"common.causes"},
+    "common.errors": {"common.causes"},
     "common.file_metrics": {"common.schema", "common.store"},
     "common.keys": set(),
     "common.limits": set(),
@@ -44,19 +56,36 @@ ALLOWED: dict[str, set[str]] = {
     "common.parquet": set(),
     "common.spill": {"common.errors"},
     "common.ops": set(),
-    "common.schema": {"common.errors"},
+    "common.schema": {"common.causes", "common.errors"},
     "common.gtids": set(),
-    "common.positions": {"common.errors", "common.gtids"},
-    "common.commands": set(),
-    "common.journal": {*RECORDS, "common.store"},
+    "common.positions": {"common.causes", "common.errors", "common.gtids"},
+    "common.commands": {"common.form", "common.phases"},
+    "common.form": set(),
+    "common.phases": set(),
+    "common.journal": {*RECORDS, "common.status", "common.store"},
     "common.table_id": {"common.errors"},
-    "common.config": {"common.errors", "common.table_id"},
+    "common.config": {"common.causes", "common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
     "common.store": RECORDS,
-    "common.status": {"common.errors", "common.limits", "common.measures", "common.store"},
+    "common.status": {
+        "common.causes",
+        "common.commands",
+        "common.errors",
+        "common.form",
+        "common.limits",
+        "common.measures",
+        "common.phases",
+    },
     "common.mesh": {
-        *RECORDS, "common.limits", "common.logs", "common.threads", "common.store", "common.config", "common.status"
+        *RECORDS,
+        "common.config",
+        "common.form",
+        "common.limits",
+        "common.logs",
+        "common.status",
+        "common.store",
+        "common.threads",
     },
     "common.web": {"common.config"},
     "services.sources": {*MESH, "common.keys"},

@@ -47,6 +47,7 @@ from cutline.common.mesh.messages import (
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
 from tests.support import records
+from tests.support.causes import because
 from tests.support.records import PART
 
 SCHEMA = TableSchema(
@@ -88,8 +89,8 @@ MESSAGES: tuple[Message, ...] = (
     SplitReport(split_id="x", **OF, attempt=1, rows=3, checksum="c", low=LOW, high=HIGH, schema=SCHEMA),
     SplitReport(split_id="x", **OF, attempt=1, rows=3, checksum="c", low=LOW, high=HIGH, schema=SCHEMA,
     cut_at=("5", {"hex": "00"})),
-    *(SplitFailed(split_id="x", **OF, attempt=1, cause="gone", remedy=remedy) for remedy in Remedy),
-    TableReport(**OF, state=TableState.FAULT, cause="no"),
+    *(SplitFailed(split_id="x", **OF, attempt=1, cause=because("gone"), remedy=remedy) for remedy in Remedy),
+    TableReport(**OF, state=TableState.FAULT, cause=because("no")),
     Records(**OF, schema=SCHEMA.hash, rows=2, seq_base=40),
     Records(**OF, schema=SCHEMA.hash, rows=2, split_id="x", attempt=3),
     ChunkEnd(split_id="x", **OF, attempt=1, rows=0, schema=SCHEMA.hash),
@@ -126,13 +127,14 @@ def test_a_split_carries_the_names_of_its_field() -> None:
 
 
 def test_failures_and_reports_keep_the_form_that_parts_hold() -> None:
-    failed = SplitFailed(split_id="x", **OF, attempt=1, cause="gone", remedy=Remedy.RETRY)
+    failed = SplitFailed(split_id="x", **OF, attempt=1, cause=because("gone"), remedy=Remedy.RETRY)
     assert json.dumps(encode(failed)) == (
         '{"type": "SplitFailed", "splitId": "x", "tableId": "shop.orders", "generation": 1, "attempt": 1,'
-        ' "cause": "gone", "restart": false, "retry": true}'
+        ' "cause": {"code": "other", "sentence": "gone", "remedy": ""}, "remedy": "retry"}'
     )
-    assert json.dumps(encode(TableReport(**OF, state=TableState.RESTART, cause="DDL"))) == (
-        '{"type": "TableReport", "tableId": "shop.orders", "generation": 1, "state": "restart", "cause": "DDL"}'
+    assert json.dumps(encode(TableReport(**OF, state=TableState.RESTART, cause=because("DDL")))) == (
+        '{"type": "TableReport", "tableId": "shop.orders", "generation": 1, "state": "restart",'
+        ' "cause": {"code": "other", "sentence": "DDL", "remedy": ""}}'
     )
 
 

@@ -44,7 +44,7 @@ def first_word(command: ast.AST) -> str:
 
 def test_every_program_that_is_asked_for_is_in_the_table() -> None:
     asked = [(file, first_word(call.args[0])) for file, call in calls("program") if call.args]
-    assert ("tests/support/servers.py", "mariadbd") in asked
+    assert ("tests/support/databases.py", "mariadbd") in asked
     assert [(file, name) for file, name in asked if name and name not in programs.table()] == []
 
 

@@ -17,8 +17,9 @@ from cutline.common.mesh.marks import KEPT, Marks
 from cutline.common.mesh.messages import Marker, PartSaved
 from cutline.common.mesh.topology import Topology
 from cutline.common.mesh.usage import Usage
+from cutline.common.phases import LIVE, SNAPSHOT
 from cutline.common.schema import Column, TableSchema
-from cutline.common.status.parts import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.splits import runs as grid_runs
@@ -31,8 +32,9 @@ from cutline.services.enumerator.events import Plan
 from cutline.services.enumerator.grids import AGAIN_SECONDS, Grids, SnapshotRates, runs
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import Splitter
-from cutline.services.enumerator.tables import LIVE, SNAPSHOT, Table
+from cutline.services.enumerator.tables import Table
 from tests.support import records
+from tests.support.causes import because
 
 SCHEMA = TableSchema(
     table_id="d.t",
@@ -199,7 +201,7 @@ def test_the_window_has_events_changes_and_schemas_and_takes_new_entries_only_on
     assert [(event.id, event.kind) for event in window.events] == [("1.0", "epoch"), ("2.0", "table")]
     assert window.checkpoints[2].chunks == {("a.b", 1): (3,)}
     assert window.changed_at == {}
-    tables = {"a.b": records.table(schema="two"), "a.c": records.table(phase="quarantined", cause="no key")}
+    tables = {"a.b": records.table(schema="two"), "a.c": records.table(phase="quarantined", cause=because("no key"))}
     store.put_entry(records.checkpoint(3, kept=True, name="before", tables=tables, staged=(records.staged("a.b"),)))
     window.refresh()
     window.refresh()
@@ -305,8 +307,9 @@ def test_a_row_has_rate_lag_and_last_change_and_its_etag_stays_while_only_these_
     assert (row["published_checkpoint"], row["last_change_at"], row["current"]) == (4, 970.0, True)
     assert etag(row) == etag({**row, "lag_seconds": 1.0, "eta_seconds": None, "as_of": 5.0})
     assert etag(row) != etag({**row, "rows_done": 51})
-    held = status(phase="quarantined", cause="it has no key; add one")
+    held = status(phase="quarantined", cause=because("it has no key", "add one"))
     row = maker(held, {}, {})("a.b", held.tables["a.b"])
+    assert (row["code"], row["cause"]) == ("other", "it has no key")
     assert (row["remedy"], row["rate_rows_per_second"], row["lag_seconds"]) == ("add one", None, None)
     assert not maker(replace(held, read_at=1100.0), {}, {})("a.b", held.tables["a.b"])["current"]
 

@@ -15,6 +15,7 @@ from cutline.common.store.chain import follow
 from cutline.common.store.records import Entry, Publication, Quarantine, Work
 from cutline.spark_writer.retention import retained, tags_of
 from tests.support import records
+from tests.support.causes import because
 
 TABLES = ("shop.orders", "shop.stock")
 GRACE = 100.0
@@ -139,7 +140,7 @@ def test_every_retained_publication_can_be_read_after_any_history(data: st.DataO
         elif event == "live":
             world.live[table] = True
         elif event == "hold":
-            world.held[table] = Quarantine(cause="c", generation=world.work[table].generation, applied=None)
+            world.held[table] = Quarantine(cause=because("c"), generation=world.work[table].generation, applied=None)
         elif event == "release a table":
             world.held.pop(table, None)
         elif event in ("checkpoint", "savepoint"):

@@ -13,7 +13,7 @@ import pytest
 
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
-from cutline.common.status.parts import PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 from cutline.services.run import run as module
 from cutline.services.run.run import Run
 

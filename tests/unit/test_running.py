@@ -13,10 +13,11 @@ import pytest
 
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.limits import Limits
-from cutline.common.status.parts import Held, PipelineStatus, SparkWriterStatus
+from cutline.common.status.pipeline_status import Held, PipelineStatus, SparkWriterStatus
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import running
+from tests.support.causes import because
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_nothing_is_commanded_of_a_pipeline_that_is_not_there_or_is_being_delete
 
 
 def test_a_choice_about_commits_of_others_names_those_that_the_status_shows(shop: PipelineStore) -> None:
-    held = Held(cause="c", generation=1, seen="7/1", choices=("overwrite",))
+    held = Held(cause=because("c"), generation=1, seen="7/1", choices=("overwrite",))
     status = PipelineStatus(spark_writer=SparkWriterStatus(quarantined={"a.b": held}))
     with pytest.raises(ConfigError, match="awaits a choice"):
         running.choose(shop, PipelineStatus(), "a.b", "overwrite")

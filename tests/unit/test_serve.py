@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.status.parts import CompactionStatus, Held
+from cutline.common.status.pipeline_status import CompactionStatus, Held
 from cutline.common.store.commands import SPARK
 from cutline.common.store.lives import Life
 from cutline.common.store.records import Quarantine
@@ -23,6 +23,7 @@ from cutline.spark_writer import serve as module
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.serve import Everything, Lead, PipelineApplier, serve
 from tests.support import records
+from tests.support.causes import because
 
 DEFINITION = {"sink": {"spark": {"spark.driver.memory": "2g"}}}
 
@@ -168,7 +169,7 @@ class Played:
     def __init__(self, *_: Any, **__: Any) -> None:
         Played._fail("start")
         Played.w += 1
-        held = {"shop.stock": Quarantine(cause="it is a view", generation=1, applied=None)}
+        held = {"shop.stock": Quarantine(cause=because("it is a view"), generation=1, applied=None)}
         self.progress = Progress(w=Played.w, published=None, applied=7, work={}, quarantined=held)
         self.upkeep = SimpleNamespace(run=lambda: False, files=lambda most: {}, compaction=CompactionStatus)
 
@@ -250,9 +251,9 @@ def test_a_start_that_fails_keeps_the_last_known_status(applied: Lead) -> None:
     until(lambda: applied.status.applied == 7)
     Played.faults["start"] = [Unavailable("the catalogue is away") for _ in range(1000)]
     Played.faults["step"] = [Unavailable("another Spark writer has published")]
-    until(lambda: (now := applied.status.failure) is not None and now.error == "the catalogue is away")
+    until(lambda: (now := applied.status.failure) is not None and str(now.cause) == "the catalogue is away")
     assert applied.status.applied == 7
-    assert applied.status.quarantined == {"shop.stock": Held(cause="it is a view", generation=1)}
+    assert applied.status.quarantined == {"shop.stock": Held(cause=because("it is a view"), generation=1)}
     Played.faults["start"] = []
     until(lambda: applied.status.failure is None)
     assert applied.status.w == Played.w == 2

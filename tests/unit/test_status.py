@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cutline.common.form import read, read_each, text
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
-from cutline.common.status.form import read, read_each, text
-from cutline.common.status.parts import (
+from cutline.common.status.pipeline_status import (
     Apply,
     BinlogStatus,
     ChannelStatus,
@@ -30,13 +30,15 @@ from cutline.common.status.parts import (
     TableStatus,
     WriterStatus,
 )
+from cutline.common.waits import Party, Wait
+from tests.support.causes import because
 
 ENUMERATOR = EnumeratorStatus(
     at=1000.5,
     counters=(Counted("epochs", {}, 2),),
     histograms={"checkpoint": Histogram(buckets=(1, 2), sum=0.5)},
     epoch=7,
-    waiting_for="the store, to answer",
+    waiting_for=Wait(Party.STORE, "the store, to answer"),
     channels={"reader-0": ChannelStatus(outstanding_bytes=1, credit_bytes=2, sent_bytes=3, sent=4, taken=5)},
     marks=(Mark(8, 999.0, None), Mark(9, 1000.0, 1000.25)),
     leader="e1",
@@ -44,7 +46,7 @@ ENUMERATOR = EnumeratorStatus(
     mode="paused",
     definition=2,
     commands=CommandsStatus(running=4, done=3, apart=(1, 2), waiting={5: "an epoch"}),
-    halted="the source lost a position",
+    halted=because("the source lost a position", "read again"),
     ended=11,
     checkpoint=CheckpointStatus(number=8, completed_at=999.5, in_flight=9, interval_seconds=10),
     failures=3,
@@ -65,13 +67,15 @@ SPARK = SparkWriterStatus(
     published=7,
     published_at=999.0,
     source_time=998.0,
-    quarantined={"a.c": Held(cause="others committed", generation=2, seen="5", choices=("overwrite",), chosen=None)},
+    quarantined={
+        "a.c": Held(cause=because("others committed"), generation=2, seen="5", choices=("overwrite",), chosen=None)
+    },
     commands={3: None, 4: "it is a view"},
     applied_by_spark={"a.b": "too many files"},
     applies=(Apply(first=6, last=7, rows=5, applied_at=998.5, seconds=0.25, tables={"a.b": 0.2}, published_at=999.0),),
     files={"a.b": Files(2, 2048)},
     compaction=CompactionStatus(tables=1, files=20),
-    failure=Failure(error="no catalogue", kind="ConfigError", again_seconds=0.5),
+    failure=Failure(cause=because("no catalogue"), kind="ConfigError", again_seconds=0.5),
 )
 PARTS = [ENUMERATOR, READER, WRITER, SPARK]
 
@@ -153,18 +157,18 @@ def test_a_pipeline_has_its_parts_by_role_and_leaves_out_what_this_version_does_
     written = {"enumerator": ENUMERATOR, "reader-0": READER, "writer-10": WRITER, "spark_writer": SPARK}
     raw = {name: json.loads(text(part)) for name, part in written.items()} | {"feed-0": {"at": 1.0, "epoch": 7}}
     tables = {"a.b": TableStatus(phase="live"), "a.c": TableStatus(phase="live", generation=2)}
-    status = PipelineStatus.of(raw, tables)
+    status = PipelineStatus.put_together(raw, tables)
     assert (status.enumerator, status.spark_writer) == (ENUMERATOR, SPARK)
     assert (status.readers, status.writers) == ({"reader-0": READER}, {"writer-10": WRITER})
     assert status.parts() == written
     assert status.members() == status.in_epoch() == {name: part for name, part in written.items() if part is not SPARK}
-    assert PipelineStatus.of({}, {}) == PipelineStatus()
+    assert PipelineStatus.put_together({}, {}) == PipelineStatus()
     assert PipelineStatus().parts() == PipelineStatus().in_epoch() == {}
 
 
 def test_members_of_an_earlier_epoch_are_not_in_this_one() -> None:
     raw = {"enumerator": {"at": 1.0, "epoch": 8}, "reader-0": {"at": 1.0, "epoch": 8}, "reader-1": {"epoch": 7}}
-    status = PipelineStatus.of(raw, {})
+    status = PipelineStatus.put_together(raw, {})
     assert sorted(status.in_epoch()) == ["enumerator", "reader-0"]
     assert sorted(status.members()) == ["enumerator", "reader-0", "reader-1"]
 
@@ -178,8 +182,9 @@ def test_members_of_an_earlier_epoch_are_not_in_this_one() -> None:
     ],
 )
 def test_a_table_that_the_spark_writer_holds_is_quarantined_in_that_generation(table: TableStatus, phase: str) -> None:
-    raw = {"spark_writer": {"quarantined": {"a.c": {"cause": "it is a view", "generation": 2}}}}
-    found = PipelineStatus.of(raw, {"a.c": table, "a.b": TableStatus(phase="live")}).tables
+    held = {"cause": {"code": "of_the_future", "sentence": "it is a view"}, "generation": 2}
+    raw = {"spark_writer": {"quarantined": {"a.c": held}}}
+    found = PipelineStatus.put_together(raw, {"a.c": table, "a.b": TableStatus(phase="live")}).tables
     assert found["a.c"].phase == phase
-    assert found["a.c"].cause == ("it is a view" if phase == "quarantined" else None)
+    assert found["a.c"].cause == (because("it is a view") if phase == "quarantined" else None)
     assert found["a.b"] == TableStatus(phase="live")

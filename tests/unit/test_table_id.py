@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.common.config.pipeline import PipelineConfig, parse, select_tables
+from cutline.common.config.globs import select_tables
+from cutline.common.config.pipeline import PipelineConfig, parse
 from cutline.common.errors import ConfigError
-from cutline.common.store.store import Store
 from cutline.common.table_id import glob_of, meant, spellings, split_names, split_table_id, table_id_of, unquoted
 from cutline.services.sources.mysql.binlog.event_bodies import described, map_without_columns
 from cutline.services.sources.mysql.preflight import folded
-from tests.support import records
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = st.text(st.sampled_from(".`!*ab x/:#"), max_size=6) | st.text(max_size=64)
@@ -107,35 +106,6 @@ def test_a_glob_with_several_dots_is_refused_with_each_spelling() -> None:
             PipelineConfig.model_validate({**config, "tables": tables})
     with pytest.raises(ValueError, match=re.escape("my.`db.*`' or '`my.db`.*'")):
         PipelineConfig.model_validate({**config, "tables": ["*.*"], "table_options": [{"tables": "my.db.*"}]})
-
-
-def test_a_stored_definition_of_the_first_versions_is_read_as_they_read_it() -> None:
-    source, sink = {"host": "h", "user": "u", "password_env": "P"}, {"type": "iceberg", "warehouse": "w"}
-    stored = {
-        "name": "p",
-        "source": source,
-        "sink": sink,
-        "tables": ["my.db.*", "!my.a.b", "shop.*"],
-        "table_options": [{"tables": "my.db.t", "chunk_rows": 7}],
-    }
-    config = PipelineConfig.from_definition(stored)
-    assert config.tables == ("my.`db.*`", "!my.`a.b`", "shop.*")
-    assert config.options_of("my.`db.t`").chunk_rows == 7
-    assert PipelineConfig.from_definition(config.definition()) == config
-
-
-def test_a_store_whose_tables_are_ambiguous_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    """Plain ids go on; one with several dots outside of backticks may hold the rows of several tables."""
-    store = Store(f"file://{tmp_path}").pipeline("p")
-    store.define({"name": "p"})
-    store.check_tables()
-    kept = {"shop.orders": records.table(), "my.`db.t`": records.table()}
-    for entry in (records.epoch(1), records.checkpoint(2, tables=kept), records.epoch(3, base=2)):
-        assert store.put_entry(entry)
-        store.check_tables()
-    assert store.put_entry(records.checkpoint(4, 3, tables={"my.db.t": records.table()}))
-    with pytest.raises(ConfigError, match=r"'my\.db\.t' is not the id.*; give the pipeline another name and warehouse"):
-        store.check_tables()
 
 
 def test_tables_that_hive_or_glue_may_take_for_one_are_faults_before_the_start() -> None:

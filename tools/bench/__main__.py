@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.services.sources.mysql.connection import Source
-from tests.support.servers import Database, MariaDB, MySQL
+from tests.support.databases import Database, MariaDB, MySQL
 from tools.bench.api import api_tables
 from tools.bench.applying import apply_driver
 from tools.bench.curve import KEYS, LARGE, apply_curve

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import httpx
 
-from tests.support.servers import Database
+from tests.support.databases import Database
 from tools.bench.many import Crowd
 from tools.bench.readers import Figures
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from tests.support.servers import Database
+from tests.support.databases import Database
 
 COLUMNS = """
     c_customer_sk bigint NOT NULL PRIMARY KEY, c_customer_id char(16) NOT NULL, c_current_cdemo_sk int,

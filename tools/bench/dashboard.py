@@ -13,7 +13,7 @@ from statistics import median
 import httpx
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.support.servers import HOST, free_port
+from tests.support.server_process import HOST, free_port
 from tools.bench.readers import Figures
 from tools.programs import program
 

@@ -26,7 +26,7 @@ from cutline.common.mesh.loop import LoopLag
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.run.lake import CATALOG_FILE
-from tests.support.servers import Database
+from tests.support.databases import Database
 from tools.bench.mesh import BenchMesh
 from tools.bench.readers import Figures
 

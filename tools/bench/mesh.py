@@ -26,7 +26,8 @@ from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run.lake import CATALOG_FILE
 from cutline.services.run.supervisor import Child, Supervisor, free_port
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, Redis
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database
+from tests.support.redis_servers import Redis
 from tools.bench.customer import COLUMNS
 from tools.bench.meter import Meter
 

@@ -20,7 +20,7 @@ from cutline.common.gtids import GtidSet, MariaGtid
 from cutline.common.positions import Position
 from cutline.common.store.store import PipelineStore
 from cutline.services.sources.mysql.connection import Source
-from tests.support.servers import Database
+from tests.support.databases import Database
 from tools.bench.customer import Changes, SteadyUpdates, Transactions
 from tools.bench.mesh import BenchMesh, Watch
 from tools.bench.meter import Meter

@@ -432,34 +432,12 @@ def remove_table(pipeline: str, table: str, *, wait: float = 0.0, key: str | Non
     return _command("DELETE", _of(pipeline, "tables", table), wait=wait, key=key)
 
 
-def pause_table(pipeline: str, table: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
-    """Pause a table: the lake keeps showing its last publication."""
-    return _command("POST", _of(pipeline, "tables", table, "pause"), wait=wait, key=key)
-
-
-def resume_table(pipeline: str, table: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
-    """Resume a paused table."""
-    return _command("POST", _of(pipeline, "tables", table, "resume"), wait=wait, key=key)
-
-
-def read_table_again(pipeline: str, table: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
-    """Read a table again from the source."""
-    return _command("POST", _of(pipeline, "tables", table, "read-again"), wait=wait, key=key)
-
-
-def retry_table(pipeline: str, table: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
-    """Retry a quarantined table."""
-    return _command("POST", _of(pipeline, "tables", table, "retry"), wait=wait, key=key)
-
-
-def forget_table(pipeline: str, table: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
-    """Forget a table that was dropped at the source, or removed: lists have it no more."""
-    return _command("POST", _of(pipeline, "tables", table, "forget"), wait=wait, key=key)
-
-
-def cancel_table(pipeline: str, table: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
-    """Cancel the addition of a table that is not live yet."""
-    return _command("POST", _of(pipeline, "tables", table, "cancel"), wait=wait, key=key)
+def order_table(
+    pipeline: str, table: str, order: str, *, wait: float = 0.0, key: str | None = None
+) -> Flow[Command]:
+    """Give an order about a table: `pause`, `resume`, `read-again`, `retry`, `forget`, `cancel`; `operations` has what
+    each does, and when it is possible."""
+    return _command("POST", _of(pipeline, "tables", table, order), wait=wait, key=key)
 
 
 def choose_lake(

@@ -16,11 +16,33 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
+class Cause(Answer):
+    """What happened, and what to do; `code` is its kind: docs/causes.md lists them."""
+
+    code: str
+    sentence: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence}; {self.remedy}" if self.remedy else self.sentence
+
+
+class Wait(Answer):
+    """What a pipeline waits for; `what` completes the words "waiting for", `party` says whose turn it is."""
+
+    party: str
+    what: str
+    cause: Cause | None = None
+
+    def __str__(self) -> str:
+        return self.what if self.cause is None else f"{self.what}: {self.cause}"
+
+
 class GaveUp(Answer):
     """An epoch that a service gave up, and why; `halts` if another try can't succeed."""
 
     epoch: int
-    cause: str
+    cause: Cause
     halts: bool
 
 
@@ -67,13 +89,13 @@ class Pipeline(Answer):
     publication: int | None
     published_at: float | None
     source_time: float | None
-    waiting_for: str | None
+    waiting_for: Wait | None
     failures: int
     retry_at: float | None
     limits: dict[str, float | None] | None
     spark_writer: str | None
     applied_by_spark: dict[str, str]
-    spark_writer_error: str | None = None
+    spark_writer_error: Cause | None = None
     binlog_left_seconds: float | None = None
     rows_sent: int | None = None
     version: int = 1
@@ -81,7 +103,7 @@ class Pipeline(Answer):
     mode: str = "running"
     commands_waiting: int = 0
     tags: dict[str, str] = {}
-    halted: str | None = None
+    halted: Cause | None = None
     current: bool = False
     as_of: float | None = None
 
@@ -107,6 +129,7 @@ class Table(Answer):
     rows_estimate: int | None
     splits_done: int | None
     splits_total: int | None
+    code: str | None = None
     cause: str | None
     remedy: str | None = None
     choices: list[str] = []
@@ -264,7 +287,9 @@ class CutTable(Answer):
     shown: bool
     snapshot_id: int | None
     position: dict[str, Any] | None
+    code: str | None
     cause: str | None
+    remedy: str | None
 
 
 class Cut(Answer):
@@ -307,6 +332,8 @@ class OperationRules(Answer):
     command: str
     role: Literal["operator", "admin"]
     taken: str
+    act: str | None = None
+    does: str
     states: dict[str, str]
     phases: dict[str, str]
 

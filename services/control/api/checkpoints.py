@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from cutline.common.status.parts import Mark
+from cutline.common.status.pipeline_status import Mark
 from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, router
 from cutline.services.control.api.models import CheckpointView
 from cutline.services.control.api.paging import Newest

@@ -10,15 +10,16 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
 
+from cutline.common.commands.kinds import CancelCommand, Wish
 from cutline.common.config.pipeline import shown
 from cutline.common.errors import Unavailable
-from cutline.common.mesh.presence import Registry
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.mesh.presence import Registry, RequestKind
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
 from cutline.common.store.store import PipelineStore
@@ -109,24 +110,25 @@ class Asking:
 
     async def command(
         self,
-        kind: str,
-        arguments: Mapping[str, Any],
+        wish: Wish,
         allow: Callable[[Situation], None] | None = None,
         *,
-        operation: str | None = None,
+        exact: Callable[[Situation], Wish] | None = None,
     ) -> CommandView:
-        """Put a command into the store, unless the rules of its operation or `allow` raise Refused, and return it as it
-        is after the wait that the request asks for."""
+        """Put a command into the store, unless its rule or `allow` raise Refused, and return it as it is after the wait
+        that the request asks for. `exact` makes of what the pipeline is doing what is commanded."""
         now = await self.situation()
-        now.allow(operation or kind, arguments)
+        now.allow(wish)
         if allow is not None:
             allow(now)
+        if exact is not None:
+            wish = exact(now)
         client = self._request.client
         try:
             command = await in_store(
                 self.found.commands.add,
-                kind,
-                arguments,
+                wish.kind,
+                wish.arguments(),
                 by=self._caller.name,
                 origin=client.host if client else None,
                 key=self._key,
@@ -135,7 +137,7 @@ class Asking:
         except KeyUsed as error:  # in between
             raise refused(409, error) from error
         with suppress(Unavailable):  # a hint only: the leader looks by itself too
-            await self.registry.request(self.found.key, {"kind": "command"})
+            await self.registry.request(self.found.key, {"kind": RequestKind.LOOK})
         return await self._accepted(command)
 
     async def _accepted(self, command: Command) -> CommandView:
@@ -272,6 +274,6 @@ async def cancel(asked: Asked, number: Number) -> CommandView:
     outcome = await in_store(asked.found.commands.outcome, number)
     if outcome is not None:
         raise Refused(409, f"command {number} is {outcome.state} already", "there is nothing to cancel")
-    if known.kind == "cancel_command":
+    if isinstance(known.wish, CancelCommand):
         raise Refused(409, f"command {number} is itself a cancellation", "ask again for what it cancels")
-    return await asked.command("cancel_command", {"command": number})
+    return await asked.command(CancelCommand(command=number))

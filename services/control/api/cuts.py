@@ -31,7 +31,9 @@ class CutTable(BaseModel):
     shown: bool
     snapshot_id: int | None
     position: dict[str, Any] | None
+    code: str | None
     cause: str | None
+    remedy: str | None
 
 
 class CutView(BaseModel):
@@ -144,7 +146,9 @@ def _tables(record: Publication) -> list[CutTable]:
                 shown=table.shown,
                 snapshot_id=None if table.main is None else table.main.snapshot_id,
                 position=None if position is None else position.to_json(),
-                cause=None if table.held is None else table.held.cause,
+                code=None if table.held is None else table.held.cause.code,
+                cause=None if table.held is None else table.held.cause.sentence,
+                remedy=None if table.held is None else table.held.cause.remedy or None,
             )
         )
     return found

@@ -14,13 +14,14 @@ import yaml
 from fastapi import Request
 from pydantic import ValidationError
 
-from cutline.common.config.faults import sentence
+from cutline.common.causes import Cause, Code
+from cutline.common.config.faults import cause_of
 from cutline.common.config.pipeline import FIXED, PipelineConfig, parse, shown
 from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
 from cutline.common.threads import Threads
 from cutline.services.control.api.named import sink_faults, source_faults
-from cutline.services.control.api.problems import MOST_FAULTS, FieldProblem, Refused, refused, split
+from cutline.services.control.api.problems import MOST_FAULTS, FieldProblem, Refused, refused
 
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 MERGE_PATCH = "application/merge-patch+json"
@@ -60,16 +61,16 @@ def _yaml(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise Refused(400, f"the body is not YAML ({str(error).splitlines()[0]})", "correct its syntax") from error
     if parse_faults:
-        raise refused(400, ConfigError(*parse_faults))
+        raise refused(400, ConfigError.several(parse_faults))
     return _mapping(found)
 
 
-def _yaml_faults(text: str) -> list[str]:
+def _yaml_faults(text: str) -> list[Cause]:
     """The faults of YAML's syntax with line and column; those of its content are found later."""
     try:
         parse(text, where="the body")
     except ConfigError as error:
-        return [fault for fault in error.faults if "is not YAML" in fault or "is given twice" in fault]
+        return [fault for fault in error.faults if fault.code == Code.SYNTAX]
     return []
 
 
@@ -152,9 +153,10 @@ def allow(config: PipelineConfig, secrets: Secrets, known: Mapping[str, Any] | N
 def _invalid(error: ValidationError) -> Refused:
     faults = []
     for detail in error.errors()[:MOST_FAULTS]:
-        cause, remedy = split(sentence(detail, PipelineConfig))
+        cause = cause_of(detail, PipelineConfig)
         field = ".".join(str(part) for part in detail["loc"]) or None
-        faults.append(FieldProblem(field=field, detail=cause, remedy=remedy or "correct it"))
+        remedy = cause.remedy or "correct it"
+        faults.append(FieldProblem(field=field, detail=cause.sentence, remedy=remedy, code=cause.code))
     if len(faults) == 1:
         return Refused(422, faults[0].detail, faults[0].remedy, errors=faults)
     more = f"{error.error_count()} faults; `errors` has the first {MOST_FAULTS}"

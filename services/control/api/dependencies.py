@@ -26,7 +26,7 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.common.table_id import meant, split_table_id
 from cutline.services.control.api.access import Access
 from cutline.services.control.api.audit_log import AuditLog
-from cutline.services.control.api.problems import Refused, refused, split
+from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.roles import Caller, Role, need
 from cutline.services.control.api.source_threads import SourceThreads
 from cutline.services.control.store_calls import in_store
@@ -88,7 +88,7 @@ async def _known(request: Request, pipeline: PipelineName) -> PipelineStore:
     try:
         found = store.pipeline(pipeline)
     except ConfigError as error:
-        raise Refused(404, *split(str(error))) from error
+        raise refused(404, error) from error
     if await in_store(found.definition) is None:
         request.app.state.control.watches.forget(pipeline)
         raise Refused(404, f"the store has no pipeline {pipeline!r}", "GET /v1/pipelines lists them")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query
 
+from cutline.common.commands.kinds import CancelTable, Define
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
 from cutline.services.control.api import definitions
@@ -64,12 +65,11 @@ class Edit:
         base: int,
         stored: Mapping[str, Any],
         config: PipelineConfig,
-        operation: str = "define",
         *,
         known: Mapping[str, Any] | None = None,
     ) -> CommandView:
-        """Have this definition take effect, in the place of the version `base` with the content `stored`; `operation`
-        is what the caller asked for. What `known`, an earlier version, names of this machine, it may name too."""
+        """Have this definition take effect, in the place of the version `base` with the content `stored`. What `known`,
+        an earlier version, names of this machine, it may name too."""
         definitions.allow(config, self.asked.shared.secrets, known or stored)
         changed = definitions.differences(definitions.normal(stored), config.definition())
         if not changed:
@@ -79,15 +79,15 @@ class Edit:
             await self._check_source(config)
 
         def allow(now: Situation) -> None:
-            if pending := next((command for command in now.pending if command.kind in DEFINING), None):
+            if pending := next((c for c in now.pending if isinstance(c.wish, Define | CancelTable)), None):
                 raise Refused(
                     409 if self._match is None else 412,
                     f"command {pending.n} of {pending.by} is changing version {base} of the definition",
                     f"wait for it (GET .../commands/{pending.n}?wait=30s), and make your change to the new version",
                 )
 
-        arguments = {"base": base, "definition": config.definition(), "note": self._note}
-        return await self.asked.command("define", arguments, allow, operation=operation)
+        wish = Define(base=base, definition=config.definition(), note=self._note)
+        return await self.asked.command(wish, allow)
 
     async def _check_source(self, config: PipelineConfig) -> None:
         folds_case = catalogue.folds_case(config.definition()["sink"])
@@ -99,5 +99,4 @@ class Edit:
             raise refused(422, error) from error
 
 
-DEFINING = ("define", "cancel_table")
 Edited = Annotated[Edit, Depends()]

@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cutline.common.causes import Cause
+from cutline.common.commands.kinds import Mode
 from cutline.common.mesh.presence import GaveUp
-from cutline.common.store.commands import Mode
+from cutline.common.waits import Wait
 
 
 class Body(BaseModel):
@@ -66,7 +68,7 @@ class PipelineView(BaseModel):
     publication: int | None
     published_at: float | None
     source_time: float | None
-    waiting_for: str | None
+    waiting_for: Wait | None
     failures: int
     retry_at: float | None
     limits: dict[str, float | None] | None
@@ -77,8 +79,10 @@ class PipelineView(BaseModel):
     mode: Mode
     commands_waiting: int = Field(description="commands that are accepted and not finished")
     tags: dict[str, str]
-    halted: str | None = Field(description="why the leader gave up until a person acts")
-    spark_writer_error: str | None = Field(default=None, description="why the Spark writer can't go on; it tries again")
+    halted: Cause | None = Field(description="why the leader gave up until a person acts")
+    spark_writer_error: Cause | None = Field(
+        default=None, description="why the Spark writer can't go on; it tries again"
+    )
     binlog_left_seconds: float | None = Field(
         default=None, description="until the source may remove binlog that is still needed; null: unknown, or never"
     )
@@ -126,6 +130,7 @@ class TableView(BaseModel):
     rows_estimate: int | None
     splits_done: int | None
     splits_total: int | None
+    code: str | None = Field(default=None, description="kind of the cause: see docs/causes.md", examples=["no_key"])
     cause: str | None
     remedy: str | None = None
     choices: list[str] = Field(default_factory=list)

@@ -114,5 +114,5 @@ def reach(source: SourceConfig) -> None:
     except Unavailable as error:
         names = ", ".join(map(str, source.addresses))
         raise Unavailable(
-            f"{names} did not answer as MySQL or MariaDB; check source.host, source.port and the way there"
+            f"{names} did not answer as MySQL or MariaDB", "check source.host, source.port and the way there"
         ) from error

@@ -74,7 +74,7 @@ class Oidc:
             )
         except (PyJWKClientConnectionError, OSError) as error:
             raise Unavailable(
-                f"the keys of {self._issuer} can't be fetched ({error}); check CUTLINE_OIDC_ISSUER and the network"
+                f"the keys of {self._issuer} can't be fetched ({error})", "check CUTLINE_OIDC_ISSUER and the network"
             ) from error
         except (jwt.PyJWTError, ValueError) as error:
             raise Refused(
@@ -122,7 +122,7 @@ def roles_of(text: str) -> dict[str, Role]:
         role, _, value = (part.strip() for part in item.partition("="))
         if role not in ROLES or not value:
             raise ConfigError(
-                f"CUTLINE_OIDC_ROLES has {item!r}, which is not ROLE=VALUE with one of {', '.join(ROLES)}; correct it"
+                f"CUTLINE_OIDC_ROLES has {item!r}, which is not ROLE=VALUE with one of {', '.join(ROLES)}", "correct it"
             )
         found[value] = role
     return found

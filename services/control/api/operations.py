@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from cutline.common.commands import rules
-from cutline.common.commands.rules import How, Role
+from cutline.common.commands import kinds, rules
+from cutline.common.commands.kinds import Role, Taken
 from cutline.common.errors import ProtocolError
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
@@ -37,7 +37,11 @@ class OperationRules(BaseModel):
 
     command: str = Field(description="the command that it becomes")
     role: Role
-    taken: How = Field(description="`alone`, or beside others: by the `machine`, or with a `checkpoint`")
+    taken: Taken = Field(description="`alone`, or beside others: by the `machine`, or with a `checkpoint`")
+    act: str | None = Field(
+        description="its name in the path of a table, of an order about one", examples=["pause"], default=None
+    )
+    does: str = Field(description="what it does", examples=["Go on with a paused table."])
     states: dict[str, str] = Field(
         description="states of the pipeline in which it is refused, and why",
         examples=[{"paused": "the pipeline is paused: resume it first"}],
@@ -92,25 +96,25 @@ class LimitsView(BaseModel):
 @routes.post("/pipelines/{pipeline}/pause", operation_id="pause", status_code=202, openapi_extra=asks_for("pause"))
 async def pause(asked: Asked) -> CommandView:
     """Pause: nothing is read from the source and nothing published, until it is resumed."""
-    return await asked.command("pause", {})
+    return await asked.command(kinds.Pause())
 
 
 @routes.post("/pipelines/{pipeline}/resume", operation_id="resume", status_code=202, openapi_extra=asks_for("resume"))
 async def resume(asked: Asked) -> CommandView:
     """Go on after a pause or a stop, or try again after the pipeline halted."""
-    return await asked.command("resume", {})
+    return await asked.command(kinds.Resume())
 
 
 @routes.post("/pipelines/{pipeline}/stop", operation_id="stop", status_code=202, openapi_extra=asks_for("stop"))
 async def stop(asked: Asked, how: Stop | None = None) -> CommandView:
     """Stop with a savepoint: the last checkpoint is kept, and no service works for the pipeline until it is started."""
-    return await asked.command("stop", {"savepoint": how.savepoint if how else None})
+    return await asked.command(kinds.Stop(savepoint=how.savepoint if how else None))
 
 
 @routes.post("/pipelines/{pipeline}/start", operation_id="start", status_code=202, openapi_extra=asks_for("start"))
 async def start(asked: Asked) -> CommandView:
     """Start a stopped pipeline, from its last checkpoint or the one that it was restored to; or one that halted."""
-    return await asked.command("start", {})
+    return await asked.command(kinds.Start())
 
 
 @routes.post(
@@ -118,9 +122,10 @@ async def start(asked: Asked) -> CommandView:
 )
 async def restore(asked: Asked, where: Restore) -> CommandView:
     """Go back to a checkpoint or savepoint: the pipeline reads the source from there again, and so does the lake."""
-    (await asked.situation()).allow("restore", {})
+    restore = kinds.Restore(checkpoint=where.checkpoint)
+    (await asked.situation()).allow(restore)
     await _restorable(asked, where.checkpoint)
-    return await asked.command("restore", where.model_dump())
+    return await asked.command(restore)
 
 
 @routes.post(
@@ -133,7 +138,7 @@ async def read_again(asked: Asked) -> CommandView:
     """Read every table again, from the source's present position; also of a pipeline that halted since the source no
     longer has what it needs. The lake shows the old content until the new one is complete. A paused or stopped pipeline
     does it once it goes on."""
-    return await asked.command("read_again", {})
+    return await asked.command(kinds.ReadAgain())
 
 
 @routes.post(
@@ -145,7 +150,7 @@ async def read_again(asked: Asked) -> CommandView:
 async def leave_lake(asked: Asked) -> CommandView:
     """End the purge of a pipeline that is being deleted, as of a lake that can't be reached any more: what is still in
     the lake stays there, and the deletion goes on without it."""
-    return await asked.command("leave_lake", {})
+    return await asked.command(kinds.LeaveLake())
 
 
 async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
@@ -173,7 +178,7 @@ async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
 )
 async def take_checkpoint(asked: Asked) -> CommandView:
     """Take a checkpoint now."""
-    return await asked.command("checkpoint", {})
+    return await asked.command(kinds.Checkpoint())
 
 
 @routes.post(
@@ -184,7 +189,7 @@ async def take_checkpoint(asked: Asked) -> CommandView:
 )
 async def take_savepoint(asked: Asked, wanted: Savepoint | None = None) -> CommandView:
     """Take a savepoint: a checkpoint that is kept, with a name."""
-    return await asked.command("savepoint", {"name": wanted.name if wanted else None})
+    return await asked.command(kinds.Savepoint(name=wanted.name if wanted else None))
 
 
 @routes.delete(
@@ -199,7 +204,7 @@ async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandVie
     if entry is None or not entry.kept:
         cause = f"pipeline {asked.found.name} has no savepoint {number}"
         raise Refused(404, cause, "GET .../savepoints lists those that are there")
-    return await asked.command("delete_savepoint", {"checkpoint": number})
+    return await asked.command(kinds.DeleteSavepoint(checkpoint=number))
 
 
 @routes.get("/pipelines/{pipeline}/limits", operation_id="get_limits")
@@ -225,4 +230,4 @@ def _ordered_limits(found: PipelineStore) -> Mapping[str, float | None]:
 async def set_limits(asked: Asked, wanted: Limits) -> CommandView:
     """Change how fast all readers together may SELECT, from now on and across restarts, until the next such command or
     a definition with other limits."""
-    return await asked.command("limits", wanted.model_dump())
+    return await asked.command(kinds.SetLimits(**wanted.model_dump()))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Request, Response
 
+from cutline.common import waits
+from cutline.common.causes import joined
+from cutline.common.commands.kinds import Delete
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.status.parts import BinlogStatus, PipelineStatus
+from cutline.common.status.pipeline_status import BinlogStatus, PipelineStatus
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import definitions
@@ -140,11 +143,11 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
         source_time=spark.source_time,
         waiting_for=_obstacle(status),
         halted=leader.halted,
-        spark_writer_error=None if spark.failure is None else spark.failure.error,
+        spark_writer_error=None if spark.failure is None else spark.failure.cause,
         binlog_left_seconds=_left(leader.binlog),
         failures=leader.failures,
         retry_at=leader.retry_at,
-        limits=None if leader.limits is None else asdict(leader.limits),
+        limits=None if leader.limits is None else dataclasses.asdict(leader.limits),
         spark_writer=spark.leader if spark.leader in alive else None,
         applied_by_spark=dict(spark.applied_by_spark),
         rows_sent=_rows_sent(status),
@@ -159,16 +162,17 @@ def _rows_sent(status: PipelineStatus) -> int | None:
     return sum(rows) if rows else None
 
 
-def _obstacle(status: PipelineStatus) -> str | None:
+def _obstacle(status: PipelineStatus) -> waits.Wait | None:
     """What holds the pipeline up. While an epoch is open a member knows it better: the leader sees that a checkpoint is
-    late, and its reader what it waits for. Where that is the checkpoint, both are said."""
+    late, and its reader what it waits for. Where that is the checkpoint, both are named."""
     leader, members = status.enumerator, (*status.readers.values(), *status.writers.values())
     parts = (*members, leader) if leader.state == "leading" else (leader, *members)
-    waits = [part.waiting_for for part in parts if part.waiting_for]
-    if not waits:
-        return None
+    first = next((part.waiting_for for part in parts if part.waiting_for is not None), None)
     late = leader.waiting_for
-    return f"{waits[0]}; {late}" if late and waits[0].startswith("a checkpoint: ") else waits[0]
+    if first is None or first is late or late is None or first.party != waits.Party.CHECKPOINT:
+        return first
+    return dataclasses.replace(first, cause=joined(each for each in (first.cause, late.as_cause) if each is not None))
+
 
 
 def _left(binlog: BinlogStatus | None) -> float | None:
@@ -286,7 +290,7 @@ async def delete(
 ) -> CommandView:
     """Delete a pipeline with all that the store has of it; the lake tables stay, unless `purge`."""
     await edit.base()
-    return await edit.asked.command("delete", {"purge": purge})
+    return await edit.asked.command(Delete(purge=purge))
 
 
 @routes.post("/pipelines/{pipeline}/plan", operation_id="plan_pipeline", openapi_extra=ADMIN)
@@ -330,7 +334,7 @@ async def restore_version(edit: Edited, version: Version) -> CommandView:
     """Bring an old version back, as a new one with its content."""
     base, stored = await edit.base()
     content = await _content(edit.asked.found, version)
-    return await edit.define(base, stored, PipelineConfig.from_definition(content), "restore_version", known=content)
+    return await edit.define(base, stored, PipelineConfig.from_definition(content), known=content)
 
 
 async def _content(found: PipelineStore, version: int) -> dict[str, Any]:

@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from cutline.common.causes import Cause
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import ConfigError, CutlineError, SourceLost
+from cutline.common.errors import CutlineError, SourceLost
+from cutline.common.phases import DROPPED
 from cutline.services.control.api import definitions
 from cutline.services.control.api.named import reach
-from cutline.services.control.api.problems import split
+from cutline.services.control.api.problems import faults_of
 from cutline.services.run.preflight import check
 from cutline.services.sources.mysql.binlog_age import if_short, retention
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
@@ -38,6 +40,7 @@ class Finding(BaseModel):
     ok: bool
     found: str = Field(examples=["MySQL 8.4.6 at cutline@db:3306"])
     remedy: str | None = None
+    code: str | None = None
     table: str | None = Field(default=None, examples=["shop.orders"])
 
 
@@ -141,8 +144,10 @@ def _as_defined(config: PipelineConfig, before: Mapping[str, Any]) -> PipelineCo
 
 
 def _faults(check: Literal["connection", "server and lake"], error: CutlineError) -> list[Finding]:
-    sentences = error.faults if isinstance(error, ConfigError) else (str(error),)
-    return [Finding(check=check, ok=False, found=found, remedy=remedy) for found, remedy in map(split, sentences)]
+    return [
+        Finding(check=check, ok=False, found=fault.detail, remedy=fault.remedy, code=fault.code)
+        for fault in faults_of(error)
+    ]
 
 
 def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | None) -> None:
@@ -150,7 +155,7 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
     hosts = Hosts(config.source)
     with closing(hosts.connect()) as connection:
         server = identify(connection)
-        source = Source.of(config.source, hosts.current)
+        source = Source.configured(config.source, hosts.current)
         draft.findings.append(Finding(check="connection", ok=True, found=named(server, source)))
         draft.findings.append(_kept(retention(connection)))
         selected = config.select(list_tables(connection))
@@ -172,16 +177,23 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         )
     )
     for table in selected:
-        planned = planned_table(config, table, described[table], known.get(table))
-        draft.tables.append(planned)
-        for cause in planned.causes:
-            found, remedy = split(cause)
-            draft.findings.append(Finding(check="table", ok=False, found=found, remedy=remedy, table=table))
+        draft.tables.append(planned_table(config, table, described[table], known.get(table)))
+        for cause in _causes(described[table]):
+            draft.findings.append(
+                Finding(
+                    check="table",
+                    ok=False,
+                    found=cause.sentence,
+                    remedy=cause.remedy or None,
+                    code=cause.code,
+                    table=table,
+                )
+            )
     chosen = set(selected)
     draft.tables += [
         PlannedTable(table=table, action="remove", key=[], rows=None, bytes=None, seconds=None)
         for table, phase in sorted(known.items())
-        if table not in chosen and phase != "dropped"
+        if table not in chosen and phase != DROPPED
     ]
 
 
@@ -203,6 +215,11 @@ def asked_of(config: PipelineConfig, table: str) -> TableAsked:
     return TableAsked(table_id=table, identity=options.identity, chunk_by=options.chunk_by)
 
 
+def _causes(found: TableInfo | SourceLost) -> tuple[Cause, ...]:
+    """Why a table can't be copied as the catalogue describes it."""
+    return (found.cause,) if isinstance(found, SourceLost) else found.faults
+
+
 def planned_table(
     config: PipelineConfig, table: str, found: TableInfo | SourceLost, phase: str | None
 ) -> PlannedTable:
@@ -210,7 +227,7 @@ def planned_table(
     if isinstance(found, SourceLost):
         action: Action = "quarantine" if phase is None else "keep"
         unknown: dict[str, Any] = {"key": [], "rows": None, "bytes": None, "seconds": None}
-        return PlannedTable(table=table, action=action, causes=[found.cause], **unknown)
+        return PlannedTable(table=table, action=action, causes=[str(found.cause)], **unknown)
     action = "keep"
     if phase is None:
         action = "quarantine" if found.faults else "read"
@@ -223,7 +240,7 @@ def planned_table(
         rows=found.rows,
         bytes=size,
         seconds=round(max(found.rows / rows_rate, size / bytes_rate), 1),
-        causes=list(found.faults),
+        causes=[str(cause) for cause in found.faults],
     )
 
 

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from cutline.common.causes import Cause
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
@@ -32,6 +33,7 @@ class FieldProblem(BaseModel):
     field: str | None = Field(default=None, description="the faulty field, with dots between its parts; null: no one")
     detail: str = Field(description="what is wrong")
     remedy: str | None = Field(default=None, description="what to do")
+    code: str | None = Field(default=None, description="kind of the cause: see docs/causes.md", examples=["no_key"])
 
 
 class Problem(BaseModel):
@@ -65,16 +67,19 @@ class Refused(HTTPException):
         self.errors = list(errors)
 
 
-def split(sentence: str) -> tuple[str, str | None]:
-    """Cause and remedy of an error's sentence ("what happened; what to do")."""
-    cause, _, remedy = sentence.rpartition("; ")
-    return (cause, remedy) if cause else (sentence, None)
+def problem(cause: Cause) -> FieldProblem:
+    """A cause as a fault of a request."""
+    return FieldProblem(detail=cause.sentence, remedy=cause.remedy or None, code=cause.code)
+
+
+def faults_of(error: CutlineError) -> list[FieldProblem]:
+    """The faults that an error reports: one, but for a ConfigError with several."""
+    return [problem(cause) for cause in (error.faults if isinstance(error, ConfigError) else (error.cause,))]
 
 
 def refused(status: int, error: CutlineError) -> Refused:
     """The refusal that tells this error; a ConfigError with several faults has each of them in `errors`."""
-    sentences = error.faults if isinstance(error, ConfigError) else (str(error),)
-    faults = [FieldProblem(detail=cause, remedy=remedy) for cause, remedy in map(split, sentences)]
+    faults = faults_of(error)
     if len(faults) == 1:
         return Refused(status, faults[0].detail, faults[0].remedy)
     return Refused(status, f"{len(faults)} faults were found", "correct each of `errors`", errors=faults)
@@ -177,8 +182,8 @@ def _field(fault: Mapping[str, Any]) -> FieldProblem:
         what = "a JSON body" if where == "body" and not path else f"{field} ({where})"
         return FieldProblem(field=field, detail=f"{what} is missing", remedy="add it")
     if kind == "cutline":
-        cause, remedy = split(f"{field} {fault['msg']}")
-        return FieldProblem(field=field, detail=cause, remedy=remedy)
+        context = fault["ctx"]
+        return FieldProblem(field=field, detail=f"{field} {context['message']}", remedy=context["remedy"] or None)
     if kind == "extra_forbidden":
         return FieldProblem(field=field, detail=f"{field} is unknown", remedy="leave it out, or correct its name")
     expected = str(fault["msg"]).removeprefix("Value error, ")

@@ -1,7 +1,7 @@
 """What a pipeline is doing, for the question whether a command makes sense now.
 
 The mode is the one after all commands that were accepted, without those that a later one cancels: whoever stops a
-pipeline can't pause it a moment later. The rules are those of common/commands/rules.py, as the leader has them. A
+pipeline can't pause it a moment later. The rules are those of common/commands/kinds.py, as the leader has them. A
 command that passes here may still be refused by the leader, which knows more and decides in order.
 """
 
@@ -9,25 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cutline.common.commands import rules
-from cutline.common.commands.rules import OPERATIONS, PipelineState
-from cutline.common.status.parts import PipelineStatus, TableStatus
-from cutline.common.store.commands import Command, Mode
+from cutline.common.commands.kinds import CancelCommand, Mode, PipelineState, TableWish, Wish
+from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
+from cutline.common.store.commands import Command
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.problems import Refused
-
-_AFTER: dict[str, Mode] = {
-    "pause": "paused",
-    "resume": "running",
-    "stop": "stopped",
-    "start": "running",
-    "delete": "deleting",
-}
-_BEGINS = ("resume", "start", "restore", "define", "cancel_table", "read_again")
-"""Commands after which a halted pipeline tries again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +38,13 @@ class Situation:
         leader = self.status.enumerator
         return leader.at is None or leader.commands.done >= self.finished
 
-    def allow(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        """Raise Refused (409, or 404 for an unknown table) if the operation makes no sense now."""
-        row = OPERATIONS[operation]
-        if (refusal := rules.refusal(operation, self.state, arguments)) is not None:
+    def allow(self, wish: Wish) -> None:
+        """Raise Refused (409, or 404 for an unknown table) if the command makes no sense now."""
+        if (refusal := wish.refusal(self.state)) is not None:
             raise Refused(409, *refusal)
-        if row.phases:
-            table = str(arguments["table"])
-            phase = None if (known := self.tables.get(table)) is None else known.phase
-            if (refusal := rules.table_refusal(operation, table, phase)) is not None:
+        if isinstance(wish, TableWish):
+            phase = None if (known := self.tables.get(wish.table)) is None else known.phase
+            if (refusal := rules.table_refusal(type(wish), wish.table, phase)) is not None:
                 raise Refused(404 if phase is None else 409, *refusal)
 
     def need_table(self, table: str) -> None:
@@ -70,13 +57,14 @@ def look(found: PipelineStore, status: PipelineStatus, tables: Mapping[str, Tabl
     """Read what the store has and put it together with the status. Blocks: call it in a thread."""
     newest = found.commands.newest_outcome()
     waiting = found.commands.list(after=newest.n if newest else 0, limit=1000)
-    withdrawn = {command.arguments.get("command") for command in waiting if command.kind == "cancel_command"}
+    withdrawn = {wish.command for command in waiting if isinstance(wish := command.wish, CancelCommand)}
     pending = [command for command in waiting if command.n not in withdrawn]
     halted, ended = bool(status.enumerator.halted), status.enumerator.ended is not None
     mode: Mode = newest.orders.mode if newest else "running"
     for command in pending:
-        mode = _AFTER.get(command.kind, mode)
-        halted = halted and command.kind not in _BEGINS
+        if isinstance(wish := command.wish, Wish):
+            mode = wish.rule.mode or mode
+            halted = halted and not wish.rule.wakes
     return Situation(
         pipeline=found.name,
         state=rules.state(mode, halted=halted, ended=ended),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -11,15 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from cutline.common.config.pipeline import (
-    PipelineConfig,
-    TableGlob,
-    TableOptions,
-    ValuesConfig,
-    options_of,
-    select_tables,
-)
+from cutline.common.config.globs import TableGlob, select_tables
+from cutline.common.config.pipeline import PipelineConfig, ValuesConfig
 from cutline.common.config.source import SourceConfig
+from cutline.common.config.table_options import TableOptions, options_of
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.table_id import escaped, split_table_id, table_id_of
@@ -28,7 +23,7 @@ from cutline.services.control.api.models import Body
 from cutline.services.control.api.named import reach, source_faults
 from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.plan import named
-from cutline.services.control.api.problems import FieldProblem, Refused, refused, split
+from cutline.services.control.api.problems import FieldProblem, Refused, faults_of, problem, refused
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
 from cutline.services.sources.mysql.connection import Source
 from cutline.services.sources.mysql.hosts import Hosts
@@ -107,16 +102,11 @@ def _test(body: SourceBody) -> SourceTest:
         reach(body.source)
         hosts = Hosts(body.source)
         with closing(hosts.connect()) as connection:
-            server = named(identify(connection), Source.of(body.source, hosts.current))
+            server = named(identify(connection), Source.configured(body.source, hosts.current))
             faults = server_faults(connection)
     except CutlineError as error:
-        sentences = error.faults if isinstance(error, ConfigError) else (str(error),)
-        return SourceTest(ok=False, server=None, faults=_problems(sentences))
-    return SourceTest(ok=not faults, server=server, faults=_problems(faults))
-
-
-def _problems(sentences: Iterable[str]) -> list[FieldProblem]:
-    return [FieldProblem(detail=cause, remedy=remedy) for cause, remedy in map(split, sentences)]
+        return SourceTest(ok=False, server=None, faults=faults_of(error))
+    return SourceTest(ok=not faults, server=server, faults=[problem(fault) for fault in faults])
 
 
 @routes.post("/source/schemas", operation_id="list_source_schemas", openapi_extra=ADMIN)
@@ -169,7 +159,7 @@ def _described(body: TablesBody, names: Sequence[str]) -> list[SourceTable]:
 def _table(name: str, found: TableInfo | SourceLost, values: ValuesConfig) -> SourceTable:
     if isinstance(found, SourceLost):
         unknown: dict[str, Any] = dict.fromkeys(("engine", "rows", "bytes"))
-        return SourceTable(table=name, key=[], columns=[], faults=_problems([found.cause]), **unknown)
+        return SourceTable(table=name, key=[], columns=[], faults=[problem(found.cause)], **unknown)
     schema = replace(found.schema, booleans=values.tinyint1 == "boolean", longs=values.bigint_unsigned == "long")
     names = lake_names(schema.columns)
     return SourceTable(
@@ -189,7 +179,7 @@ def _table(name: str, found: TableInfo | SourceLost, values: ValuesConfig) -> So
             )
             for column in schema.columns
         ],
-        faults=_problems(found.faults),
+        faults=[problem(fault) for fault in found.faults],
     )
 
 

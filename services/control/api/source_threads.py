@@ -74,5 +74,5 @@ class SourceThreads:
             return await asyncio.wait_for(answer, seconds)
         except TimeoutError:
             raise Unavailable(
-                f"{asked} did not answer within {seconds:.0f} s; check the address, and that it is not blocked"
+                f"{asked} did not answer within {seconds:.0f} s", "check the address, and that it is not blocked"
             ) from None

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from cutline.common.errors import Unavailable
+from cutline.common.phases import SNAPSHOT
 from cutline.services.control.api.dependencies import Known, Shared, TableName, router
 from cutline.services.control.api.models import SplitsView
 from cutline.services.control.api.tables import unknown_table
@@ -68,7 +69,7 @@ async def grid(found: Known, control: Shared, table: TableName) -> GridView:
     if known is None:
         raise unknown_table(found.name, table)
     generation, done = known.generation, known.splits_done or 0
-    given = await control.registry.splits(found.key, table) if known.phase == "snapshot" else None
+    given = await control.registry.splits(found.key, table) if known.phase == SNAPSHOT else None
     if given is None or given["generation"] != generation:
         total = max(done, known.splits_total or 0)
         given = {"made": done, "total": total, "waiting": [], "reading": {}, "fresh": []}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
-from cutline.common.config.pipeline import PipelineConfig, TableGlob, select_tables
+from cutline.common.commands import kinds
+from cutline.common.config.globs import TableGlob, select_tables
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError
 from cutline.common.table_id import glob_of, split_names, table_id_of
@@ -66,7 +69,7 @@ async def add(edit: Edited, wanted: NewTable) -> CommandView:
     if not changed.select(select_tables([glob], names)):
         cause = f"the source has no table that {glob} matches"
         raise Refused(409, cause, "correct the name, or GRANT SELECT on the table")
-    return await edit.define(version, stored, changed, "add_table")
+    return await edit.define(version, stored, changed)
 
 
 def _names(source: SourceConfig) -> list[str]:
@@ -86,45 +89,29 @@ async def remove(edit: Edited, table: TableName) -> CommandView:
         patterns.append(f"!{only_it}")
     if not any(not pattern.startswith("!") for pattern in patterns):
         raise Refused(409, f"{table} is the last table of pipeline {config.name}", "delete the pipeline instead")
-    return await edit.define(version, stored, checked({**normal(stored), "tables": patterns}), "remove_table")
+    return await edit.define(version, stored, checked({**normal(stored), "tables": patterns}))
 
 
-@routes.post(f"{_PATH}/pause", operation_id="pause_table", status_code=202, openapi_extra=asks_for("pause_table"))
-async def pause(asked: Asked, table: TableName) -> CommandView:
-    """Pause a table: the lake keeps showing its last publication; the other tables go on."""
-    return await asked.command("pause_table", {"table": table})
+def _take(order: type[kinds.TableOrder]) -> None:
+    """Make the route of an order about a table, of which nothing more is said."""
+
+    async def ask(asked: Asked, table: TableName) -> CommandView:
+        return await asked.command(order(table=table))
+
+    ask.__doc__ = order.__doc__
+    routes.add_api_route(
+        f"{_PATH}/{order.act}",
+        ask,
+        methods=["POST"],
+        name=order.act.replace("-", "_"),
+        operation_id=order.kind,
+        status_code=202,
+        openapi_extra=asks_for(order.kind),
+    )
 
 
-@routes.post(f"{_PATH}/resume", operation_id="resume_table", status_code=202, openapi_extra=asks_for("resume_table"))
-async def resume(asked: Asked, table: TableName) -> CommandView:
-    """Go on with a paused table."""
-    return await asked.command("resume_table", {"table": table})
-
-
-@routes.post(
-    f"{_PATH}/read-again", operation_id="read_table_again", status_code=202, openapi_extra=asks_for("read_table_again")
-)
-async def read_again(asked: Asked, table: TableName) -> CommandView:
-    """Read a table again from its beginning; the lake shows the old content until the new one is complete."""
-    return await asked.command("read_table_again", {"table": table})
-
-
-@routes.post(f"{_PATH}/retry", operation_id="retry_table", status_code=202, openapi_extra=asks_for("retry_table"))
-async def retry(asked: Asked, table: TableName) -> CommandView:
-    """Retry a quarantined table, after its cause was removed."""
-    return await asked.command("retry_table", {"table": table})
-
-
-@routes.post(f"{_PATH}/forget", operation_id="forget_table", status_code=202, openapi_extra=asks_for("forget_table"))
-async def forget(asked: Asked, table: TableName) -> CommandView:
-    """Forget a table that was dropped at the source: it disappears from lists, and its lake table stays."""
-    return await asked.command("forget_table", {"table": table})
-
-
-@routes.post(f"{_PATH}/cancel", operation_id="cancel_table", status_code=202, openapi_extra=asks_for("cancel_table"))
-async def cancel(asked: Asked, table: TableName) -> CommandView:
-    """Cancel the addition of a table that is not live yet."""
-    return await asked.command("cancel_table", {"table": table})
+for _order in kinds.TABLE_ORDERS:
+    _take(_order)
 
 
 @routes.post(f"{_PATH}/lake", operation_id="choose_about_lake", status_code=202, openapi_extra=asks_for("lake"))
@@ -132,12 +119,12 @@ async def choose(asked: Asked, table: TableName, chosen: Choice) -> CommandView:
     """Choose about the commits of others for which a table is quarantined: `accept` keeps them, `overwrite` replaces
     them by the source's content. The choice is only about the commits that `seen` names, so it is refused if others
     commit again before it is carried out."""
-    arguments = {"table": table, "choice": chosen.choice, "seen": chosen.seen}
+    wish = kinds.ChooseAboutLake(table=table, choice=chosen.choice, seen=chosen.seen)
 
-    def allow(now: Situation) -> None:
+    def exact(now: Situation) -> kinds.Wish:
         try:
-            arguments["seen"] = now.status.choice(table, chosen.choice, seen=chosen.seen)
+            return replace(wish, seen=now.status.choice(table, chosen.choice, seen=chosen.seen))
         except ConfigError as error:
             raise refused(409, error) from error
 
-    return await asked.command("lake", arguments, allow)
+    return await asked.command(wish, exact=exact)

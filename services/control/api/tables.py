@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from cutline.common.errors import ProtocolError
+from cutline.common.phases import Phase
 from cutline.common.schema import TableSchema
 from cutline.services.control.api.dependencies import Known, Shared, TableName, router
 from cutline.services.control.api.models import TableView
@@ -20,7 +21,6 @@ from cutline.services.control.store_calls import in_store
 from cutline.services.control.table_rows import Row, etag
 
 routes = router("tables")
-PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
 
 
 class ColumnView(BaseModel):
@@ -65,7 +65,7 @@ async def tables(
         return _json(rows.body)
     chosen = list(rows.by_name.values())
     if phase is not None:
-        phases = several(phase, PHASES, "phase")
+        phases = several(phase, tuple(Phase), "phase")
         chosen = [row for row in chosen if row["phase"] in phases]
     if q:
         wanted = q.casefold()

@@ -24,7 +24,7 @@ def exit_codes(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except ConfigError as error:
-            _end(2, *error.faults)
+            _end(2, *map(str, error.faults))
         except CutlineError as error:
             _end(1, str(error))
         except ApiError as error:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from cutline.common import threads
+from cutline.common.commands.kinds import Define
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.settings import settings_table
@@ -185,8 +186,8 @@ def define(pipeline: Path, replaces: bool) -> None:
 
 def _replaced(store: PipelineStore, definition: Mapping[str, Any]) -> str:
     """Command another definition, and wait until a leader has carried it out. Returns what became of it."""
-    arguments = {"base": store.definition_version(), "definition": definition, "note": "cutline define --replace"}
-    command = running.ask(store, "define", arguments, by="cutline define")
+    wish = Define(base=store.definition_version(), definition=definition, note="cutline define --replace")
+    command = running.ask(store, wish, by="cutline define")
     outcome = running.outcome_of(store, command, REPLACE_SECONDS)
     if outcome is None:
         return f"pipeline {store.name} takes its new definition (command {command.n}) once an enumerator leads it"

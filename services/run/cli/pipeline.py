@@ -29,13 +29,13 @@ def _mapping(name: str, text: bytes | str) -> dict[str, Any]:
     try:
         found = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is not YAML ({' '.join(str(error).split())}); correct it") from error
+        raise ConfigError(f"{name} is not YAML ({' '.join(str(error).split())})", "correct it") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{name} is not a mapping of settings; see docs/settings.md")
+        raise ConfigError(f"{name} is not a mapping of settings", "see docs/settings.md")
     try:
         sent: dict[str, Any] = json.loads(json.dumps(found, default=_time, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} has a value that is no setting ({error}); see docs/settings.md") from error
+        raise ConfigError(f"{name} has a value that is no setting ({error})", "see docs/settings.md") from error
     return sent
 
 

@@ -28,6 +28,11 @@ def plain(found: Any) -> Any:
     return [plain(item) for item in found] if isinstance(found, list) else found
 
 
+def because(found: Any) -> str:
+    """The cause of an answer, and what to do about it; "" without one."""
+    return "; ".join(filter(None, (found.cause, found.remedy)))
+
+
 def print_json(found: Any) -> None:
     """Print an answer as JSON."""
     click.echo(json.dumps(plain(found), indent=1, ensure_ascii=False))

@@ -18,7 +18,7 @@ from cutline.services.run.cli.remote import Session, asks
 def _source(content: dict[str, Any]) -> dict[str, Any]:
     found = content.get("source")
     if not isinstance(found, dict):
-        raise ConfigError("the file has no section source; see docs/settings.md")
+        raise ConfigError("the file has no section source", "see docs/settings.md")
     return found
 
 

@@ -6,7 +6,8 @@ from typing import Literal
 
 import click
 
-from cutline.services.run.cli.printing import print_json, span, when
+from cutline.common.commands.kinds import TABLE_ORDERS, TableOrder
+from cutline.services.run.cli.printing import because, print_json, span, when
 from cutline.services.run.cli.remote import Session, asks, orders, pipeline_argument, table_argument
 
 
@@ -33,7 +34,7 @@ def list_(session: Session, pipeline: str, phase: str | None, q: str | None) -> 
         ("lag", lambda found: span(found.lag_seconds)),
         ("published", lambda found: found.published_checkpoint),
         ("last change", lambda found: when(found.last_change_at)),
-        ("cause", lambda found: found.cause),
+        ("cause", because),
         none="no table",
     )
 
@@ -109,58 +110,19 @@ def remove(session: Session, pipeline: str, table: str, yes: bool, wait: float) 
     session.told(session.client.remove_table(pipeline, table, wait=wait))
 
 
-@group.command()
-@pipeline_argument
-@table_argument
-@orders
-def pause(session: Session, pipeline: str, table: str, wait: float) -> None:
-    """Pause TABLE: the lake keeps showing its last publication."""
-    session.told(session.client.pause_table(pipeline, table, wait=wait))
+def _take(order: type[TableOrder]) -> None:
+    """Make the command of an order about a table, of which nothing more is said."""
+
+    @group.command(order.act, help=order.__doc__)
+    @pipeline_argument
+    @table_argument
+    @orders
+    def ask(session: Session, pipeline: str, table: str, wait: float) -> None:
+        session.told(session.client.order_table(pipeline, table, order.act, wait=wait))
 
 
-@group.command()
-@pipeline_argument
-@table_argument
-@orders
-def resume(session: Session, pipeline: str, table: str, wait: float) -> None:
-    """Resume TABLE."""
-    session.told(session.client.resume_table(pipeline, table, wait=wait))
-
-
-@group.command("read-again")
-@pipeline_argument
-@table_argument
-@orders
-def read_again(session: Session, pipeline: str, table: str, wait: float) -> None:
-    """Read TABLE again from the source; the lake keeps showing the old content until the new one is complete."""
-    session.told(session.client.read_table_again(pipeline, table, wait=wait))
-
-
-@group.command()
-@pipeline_argument
-@table_argument
-@orders
-def retry(session: Session, pipeline: str, table: str, wait: float) -> None:
-    """Retry TABLE, which is quarantined."""
-    session.told(session.client.retry_table(pipeline, table, wait=wait))
-
-
-@group.command()
-@pipeline_argument
-@table_argument
-@orders
-def forget(session: Session, pipeline: str, table: str, wait: float) -> None:
-    """Forget TABLE, which was dropped or removed: lists have it no more; the lake table stays."""
-    session.told(session.client.forget_table(pipeline, table, wait=wait))
-
-
-@group.command()
-@pipeline_argument
-@table_argument
-@orders
-def cancel(session: Session, pipeline: str, table: str, wait: float) -> None:
-    """Cancel the addition of TABLE, which is not live yet."""
-    session.told(session.client.cancel_table(pipeline, table, wait=wait))
+for _order in TABLE_ORDERS:
+    _take(_order)
 
 
 @group.command()

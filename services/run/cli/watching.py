@@ -18,20 +18,21 @@ from cutline.common import threads
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import load
 from cutline.common.mesh.rates import Rates
+from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED
 from cutline.common.store.store import Store
 from cutline.services.client.rest.client import Client
 from cutline.services.client.rest.errors import ServiceUnavailable, Unreachable
 from cutline.services.client.rest.models import Pipeline, Service, Table
 from cutline.services.run import running
 from cutline.services.run.cli.local import workdir_of
-from cutline.services.run.cli.printing import print_json, size, span
+from cutline.services.run.cli.printing import because, print_json, size, span
 from cutline.services.run.cli.remote import Session, asks, pipeline_argument
 from cutline.services.run.cli.service import work_of
 from cutline.services.run.terminal import lines, picture
 from cutline.services.run.workdir import redis_url_of, store_url_of
 
 LOOK_SECONDS = 2.0
-_COLOURS = {"live": "green", "quarantined": "red", "dropped": "bright_black", "paused": "yellow"}
+_COLOURS = {LIVE: "green", QUARANTINED: "red", DROPPED: "bright_black", PAUSED: "yellow"}
 
 
 @click.command()
@@ -92,11 +93,11 @@ def _of_name(client: Client, name: str | None) -> Callable[[], list[str]]:
 def _lines(pipeline: Pipeline, tables: list[Table]) -> Iterator[str]:
     for table in tables:
         text = f"{table.table}: {table.phase}"
-        text += "" if table.rows_done is None or table.phase == "dropped" else f", {table.rows_done:,} rows"
+        text += "" if table.rows_done is None or table.phase == DROPPED else f", {table.rows_done:,} rows"
         if table.rate_rows_per_second:
             text += f", {table.rate_rows_per_second:,.0f} rows/s"
         text += "" if table.eta_seconds is None else f", {span(table.eta_seconds)} to go"
-        yield text + ("" if table.cause is None else f": {table.cause}")
+        yield text + ("" if table.cause is None else f": {because(table)}")
     now = time.time()
     lag = f"lag {span(max(0.0, now - pipeline.source_time))}" if pipeline.source_time else "lag unknown"
     parts = [pipeline.mode, lag]
@@ -144,7 +145,7 @@ def top(session: Session, pipeline: str) -> None:
 
 def _top(client: Client, name: str) -> dict[str, Any]:
     tables = client.tables(name, phase="snapshot,catch-up,quarantined,waiting,paused", limit=200)
-    live = client.tables(name, phase="live", limit=1000)
+    live = client.tables(name, phase=LIVE, limit=1000)
     return {
         "pipeline": client.pipeline(name),
         "services": client.services(),
@@ -194,7 +195,7 @@ def drawing(found: dict[str, Any], processors: Processors, now: float) -> Render
             "" if not table.rate_rows_per_second else f"{table.rate_rows_per_second:,.0f}",
             span(table.eta_seconds),
             span(table.lag_seconds),
-            table.cause or "",
+            because(table),
         )
     channels = _grid("channel", ">outstanding", ">credit", ">sent", ">taken")
     for channel in found["channels"]:

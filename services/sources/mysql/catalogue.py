@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, NoTable, SourceLost
 from cutline.common.schema import Column, TableSchema, arrow_type, parse_type
 from cutline.common.table_id import split_table_id, table_id_of
@@ -37,7 +38,7 @@ class TableInfo:
     row_bytes: int
     integer_key: bool
     chunk_key: tuple[str, ...]
-    faults: tuple[str, ...]
+    faults: tuple[Cause, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +131,12 @@ def table_schema(conn: Connection, table_id: str, identity: Sequence[str] = ()) 
     """
     catalogue = _Catalogue.read(conn, [table_id], sizes=False)
     if not catalogue.tables[table_id] or not catalogue.columns[table_id]:
-        raise NextGeneration(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
+        sentence = f"There is no table {table_id} (any more), or its SELECT was revoked"
+        raise NextGeneration(Cause(Code.RIGHTS, sentence), table_id)
     return _schema(catalogue, table_id, identity)[0]
 
 
-def _schema(catalogue: _Catalogue, table_id: str, identity: Sequence[str]) -> tuple[TableSchema, str | None]:
+def _schema(catalogue: _Catalogue, table_id: str, identity: Sequence[str]) -> tuple[TableSchema, Cause | None]:
     """The table's schema, and the fault if it has no identity."""
     described = catalogue.columns[table_id]
     element_id = len(described)
@@ -173,23 +175,25 @@ def _missing(conn: Connection, table_id: str) -> SourceLost:
         columns_of(conn, f"SELECT 1 FROM {quoted_table(table_id)}", table=table_id)
     except SourceLost as error:
         return error
-    return NoTable(f"{table_id} is a view, or was created just now: there is no such table", table_id)
+    sentence = f"{table_id} is a view, or was created just now: there is no such table"
+    return NoTable(Cause(Code.NO_TABLE, sentence), table_id)
 
 
 def _option_columns(
     table_id: str, columns: Sequence[Column], option: str, names: Sequence[str]
-) -> tuple[tuple[str, ...], str | None]:
+) -> tuple[tuple[str, ...], Cause | None]:
     """The columns that a table option names, as the table spells them; no columns and a fault if one is unusable."""
     known = {column.name.lower(): column for column in columns}
     found = [known.get(name.lower()) for name in names]
     for name, column in zip(names, found, strict=True):
         if column is None or column.nullable:
             obstacle = "has no column" if column is None else "allows NULL in"
-            return (), f"{table_id} {obstacle} {name}, which {option} names in table_options; correct that"
+            sentence = f"{table_id} {obstacle} {name}, which {option} names in table_options"
+            return (), Cause(Code.NO_KEY, sentence, "correct that")
     return tuple(column.name for column in found if column is not None), None
 
 
-def _identity(table_id: str, parts_of_unique: Sequence[Any]) -> tuple[tuple[str, ...], bool, str | None]:
+def _identity(table_id: str, parts_of_unique: Sequence[Any]) -> tuple[tuple[str, ...], bool, Cause | None]:
     """The key, whether it is a unique key in place of the primary key, and the fault if there is no key."""
     indexes: dict[str, list[tuple[str | None, str | None, str | None]]] = {}
     for index, column, prefix, nullable in parts_of_unique:
@@ -203,13 +207,11 @@ def _identity(table_id: str, parts_of_unique: Sequence[Any]) -> tuple[tuple[str,
     if whole:
         best = min(whole, key=lambda index: (index != "PRIMARY", len(whole[index]), index))
         return tuple(str(column) for column, _, _ in whole[best]), best != "PRIMARY", None
-    fault = f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"
+    sentence, columns = f"{table_id} has no identity", "NOT NULL columns"
     if not_null:
-        fault = (
-            f"{table_id} has no identity: its key {min(not_null)} covers only a prefix of a column;"
-            " add a primary key, or a unique key over whole NOT NULL columns"
-        )
-    return (), False, fault
+        sentence += f": its key {min(not_null)} covers only a prefix of a column"
+        columns = f"whole {columns}"
+    return (), False, Cause(Code.NO_KEY, sentence, f"add a primary key, or a unique key over {columns}")
 
 
 def index_of(conn: Connection, table_id: str, columns: Sequence[str], *, least: int = 1) -> str | None:
@@ -304,27 +306,30 @@ def _described(
     if unidentified is not None and (asked.identity or not keyless):
         faults.append(unidentified)
     elif unidentified is not None and server.mysql and not server.gtid:
-        faults.append(f"{unidentified}; or set gtid_mode=ON, which keyless: append needs on MySQL")
+        faults.append(unidentified.advised("or set gtid_mode=ON, which keyless: append needs on MySQL"))
     first, fault = _option_columns(table_id, schema.columns, "chunk_by", asked.chunk_by if schema.key else ())
     indexed = first or (schema.key if asked.identity else ())
     if fault is None and indexed and index_of(conn, table_id, indexed, least=len(indexed)) is None:
-        fault = f"{table_id} has no index that begins with {', '.join(indexed)}, by which it is to be read; add one"
+        sentence = f"{table_id} has no index that begins with {', '.join(indexed)}, by which it is to be read"
+        fault = Cause(Code.NO_KEY, sentence, "add one")
     faults += [fault] if fault is not None else []
     if kind == "SYSTEM VERSIONED":
-        faults.append(
-            f"{table_id} keeps its history (system versioning), which can't be captured; leave it out of the list"
-        )
+        sentence = f"{table_id} keeps its history (system versioning), which can't be captured"
+        faults.append(Cause(Code.UNSUPPORTED, sentence, "leave it out of the list"))
     if (engine or "").lower() not in engines:
         faults.append(
-            f"{table_id} has the engine {engine}, which has no transactions, so no consistent snapshot;"
-            f" ALTER TABLE {quoted_table(table_id)} ENGINE=InnoDB, or leave it out of the list"
+            Cause(
+                Code.UNSUPPORTED,
+                f"{table_id} has the engine {engine}, which has no transactions, so no consistent snapshot",
+                f"ALTER TABLE {quoted_table(table_id)} ENGINE=InnoDB, or leave it out of the list",
+            )
         )
     faults += _confused_names(conn, table_id, schema.columns)
     for column in schema.columns:
         try:
             arrow_type(column.mysql_type)
         except SourceLost as error:
-            faults.append(f"{table_id}, column {column.name}: {error.cause}")
+            faults.append(error.cause.before(f"{table_id}, column {column.name}: "))
     if cascades:
         faults += _unlogged_cascades(conn, table_id)
     chunk_key = (*first, *(name for name in schema.key if name not in first))
@@ -345,7 +350,7 @@ def _transactional_engines(conn: Connection) -> frozenset[str]:
     return frozenset(engine.lower() for (engine,) in found)
 
 
-def _confused_names(conn: Connection, table_id: str, columns: Sequence[Column]) -> list[str]:
+def _confused_names(conn: Connection, table_id: str, columns: Sequence[Column]) -> list[Cause]:
     """Faults of columns for which the server returns another column than the named one.
 
     In tables of over 32 columns MariaDB looks names up by a hash, which confuses some letters that MariaDB
@@ -357,8 +362,12 @@ def _confused_names(conn: Connection, table_id: str, columns: Sequence[Column]) 
     names = ", ".join(quoted(column.name) for column in columns)
     returned = columns_of(conn, f"SELECT {names} FROM {quoted_table(table_id)}", table=table_id)
     return [
-        f"{table_id} has the columns {column.name} and {name}, and the server returns the latter where the former is"
-        " named; rename one of them"
+        Cause(
+            Code.UNSUPPORTED,
+            f"{table_id} has the columns {column.name} and {name}, and the server returns the latter where the former"
+            " is named",
+            "rename one of them",
+        )
         for column, name in zip(columns, returned, strict=True)
         if column.name != name
     ]
@@ -370,12 +379,16 @@ def _hides_cascades(conn: Connection, server: Server) -> bool:
     return known.get("innodb_native_foreign_keys", "ON") != "OFF"
 
 
-def _unlogged_cascades(conn: Connection, table_id: str) -> list[str]:
+def _unlogged_cascades(conn: Connection, table_id: str) -> list[Cause]:
     # information_schema would not do: MariaDB hides foreign keys there from a user that may only SELECT
     (_, statement, *_), *_ = ask(conn, f"SHOW CREATE TABLE {quoted_table(table_id)}", table=table_id)
     return [
-        f"{table_id} changes by the foreign key {found[1]} (from {found[2]}{found[3]}), which this server doesn't write"
-        " to its binlog; make the key RESTRICT, leave the table out of the list, or set unlogged_cascades: allow"
+        Cause(
+            Code.NOT_IN_BINLOG,
+            f"{table_id} changes by the foreign key {found[1]} (from {found[2]}{found[3]}), which this server doesn't"
+            " write to its binlog",
+            "make the key RESTRICT, leave the table out of the list, or set unlogged_cascades: allow",
+        )
         for found in _FOREIGN_KEY.finditer(statement)
         if re.search(r"CASCADE|SET NULL|SET DEFAULT", found[3])
     ]

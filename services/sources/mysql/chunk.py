@@ -52,6 +52,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, NextGeneration, SourceLost, TableLocked, Unavailable
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.ops import Op, is_any
@@ -134,11 +135,12 @@ def read_chunk(
             return
         except _NothingInTime:
             log.warning("a SELECT of %s gave fewer than two rows in %.0f s", split.table_id, seconds * patience)
-    raise SourceLost(
-        f"A SELECT of {split.table_id} gave fewer than two rows in {seconds * MORE_PATIENCE[-1]:.0f} s; find out what"
-        " delays the server, or raise snapshot.max_select_seconds",
-        split.table_id,
+    cause = Cause(
+        Code.SOURCE_SLOW,
+        f"A SELECT of {split.table_id} gave fewer than two rows in {seconds * MORE_PATIENCE[-1]:.0f} s",
+        "find out what delays the server, or raise snapshot.max_select_seconds",
     )
+    raise SourceLost(cause, split.table_id)
 
 
 def _read(
@@ -156,7 +158,7 @@ def _read(
         conn = connections.enter_context(closing(kept.take() if keyed else kept.new()))
         server = identify(conn)
         if mode == "exact" and server.mysql and not server.gtid:
-            raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
+            raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL", "set gtid_mode=ON there, or use replay")
         _same_table(conn, split, identity)
         key = split.ordered.key
         index = index_of(conn, split.table_id, key) if key else None  # before low, which should be taken late
@@ -181,7 +183,7 @@ def _read(
             conn = connections.enter_context(closing(kept.new()))
             if identify(conn) != server:
                 raise Unavailable(
-                    f"Another server answers now than when {split.table_id} was read; the chunk is read again"
+                    f"Another server answers now than when {split.table_id} was read", "the chunk is read again"
                 )
         elif not server.mysql or not keyed:
             end_snapshot(conn)
@@ -212,7 +214,12 @@ def _read(
 def _same_table(conn: Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
     current = table_schema(conn, split.table_id, identity)
     if current.look != split.schema.look:
-        raise NextGeneration(f"{split.table_id} was changed by DDL while it was read; it is read again", split.table_id)
+        raise _changed(split.table_id, "changed by DDL")
+
+
+def _changed(table_id: str, change: str) -> NextGeneration:
+    sentence = f"{table_id} was {change} while it was read, so it is read again"
+    return NextGeneration(Cause(Code.CHANGED, sentence), table_id)
 
 
 # --- watermarks -------------------------------------------------------------------------------------------------------
@@ -241,8 +248,8 @@ def _unprepared(conn: Connection, take: Callable[[], T]) -> T:
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
-        "No moment without prepared XA transactions was found for reading a chunk; commit or roll back those that XA"
-        " RECOVER lists"
+        "No moment without prepared XA transactions was found for reading a chunk",
+        "commit or roll back those that XA RECOVER lists",
     )
 
 
@@ -298,8 +305,8 @@ def _proven(
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
-        f"No moment without an INSERT was found to begin reading {split.table_id}, which has no key; pause its writers"
-        " for a few milliseconds, or add a primary key"
+        f"No moment without an INSERT was found to begin reading {split.table_id}, which has no key",
+        "pause its writers for a few milliseconds, or add a primary key",
     )
 
 
@@ -353,7 +360,8 @@ def _rows(
         except ValueError as error:  # was the table changed before the SELECT?
             with closing(kept.new()) as other:
                 _same_table(other, split, identity)
-            raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
+            cause = Cause(Code.UNREADABLE, f"A row of {schema.table_id} can't be read: {error}")
+            raise SourceLost(cause, schema.table_id) from error
         ready = None
         if batch is not None:
             _check(batch, schema, decoder.zero_dates)
@@ -394,10 +402,8 @@ def _check(batch: pa.RecordBatch, schema: TableSchema, unfit: Collection[str]) -
         if batch.column(name).null_count:
             raise SourceLost(indistinct(schema, name), schema.table_id)
     if has_row_over(batch, MAX_ROW_BYTES):
-        raise SourceLost(
-            f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
-            schema.table_id,
-        )
+        sentence = f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB"
+        raise SourceLost(Cause(Code.VALUE, sentence, "leave the table out of the list"), schema.table_id)
 
 
 def _each_once(batch: pa.RecordBatch, before: pa.RecordBatch | None, schema: TableSchema) -> None:
@@ -493,7 +499,7 @@ class Window:
             for fault in read.faults:
                 raise (NextGeneration if isinstance(fault, GenerationEnded) else SourceLost)(fault.cause, table_id)
             if read.schemas:
-                raise NextGeneration(f"{table_id} was changed by DDL while it was read; it is read again", table_id)
+                raise _changed(table_id, "changed by DDL")
             for change in read.batches:
                 table = pa.Table.from_batches([change.batch])
                 table = table.filter(pc.invert(until.kept(table, server=high.server, locate=None)))
@@ -505,7 +511,7 @@ class Window:
             return pa.table({OP: [], SEQ: []})
         changes = pa.concat_tables(found, promote_options="permissive")
         if pc.any(is_any(changes[OP], Op.TRUNCATE)).as_py():
-            raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
+            raise _changed(table_id, "truncated")
         return changes
 
     @property

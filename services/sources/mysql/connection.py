@@ -24,7 +24,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import pymysql
@@ -34,6 +34,7 @@ from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 from pymysql.protocol import FieldDescriptorPacket
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config.source import CONNECT_TIMEOUT_SECONDS, Address, SourceConfig, TlsConfig
 from cutline.common.errors import (
     ConfigError,
@@ -228,7 +229,7 @@ class Source:
     read_timeout_seconds: int = 900
 
     @classmethod
-    def of(cls, config: SourceConfig, address: Address | None = None) -> Source:
+    def configured(cls, config: SourceConfig, address: Address | None = None) -> Source:
         """A server of a pipeline file, the first one unless `address` names another; reads the password now.
 
         SourceRefused if the password can't be found.
@@ -237,7 +238,7 @@ class Source:
         try:
             password = config.password()
         except ConfigError as error:
-            raise SourceRefused(*error.faults) from error
+            raise SourceRefused.several(error.faults) from error
         return cls(
             host=address.host,
             port=address.port,
@@ -277,7 +278,9 @@ def connect(source: Source) -> Connection:
     except ConfigError as error:
         cause = error.__cause__
         denied = isinstance(cause, pymysql.MySQLError) and cause.args[0] == ER.ACCESS_DENIED_ERROR
-        raise SourceRefused(f"{error}{tls.hint(source.tls, source.address) if denied else ''}") from cause
+        hint = tls.hint(source.tls, source.address) if denied else ""
+        refusal = replace(error.cause, code=Code.REFUSED, remedy=f"{error.cause.remedy}{hint}")
+        raise SourceRefused(refusal) from cause
 
 
 def _connected(source: Source, context: ssl.SSLContext | None) -> Connection:
@@ -337,8 +340,9 @@ def _prepare(connection: Connection) -> None:
         names = [column[0] for column in cursor.description or ()]
     if wrong := list(session.forced(dict(zip(names, row, strict=True)))):
         raise SourceRefused(
-            f"{address(connection)} changes Cutline's session: {', '.join(wrong)}; a proxy or a rule of the server"
-            " forces that, so name the server itself in source.host, or end that rule for this user"
+            f"{address(connection)} changes Cutline's session: {', '.join(wrong)}",
+            "a proxy or a rule of the server forces that, so name the server itself in source.host, or end that rule"
+            " for this user",
         )
 
 
@@ -373,16 +377,17 @@ def translate_errors(subject: str, table: str | None = None) -> Iterator[None]:
     except pymysql.MySQLError as error:
         raise _translated(error, subject, table) from error
     except UnicodeDecodeError as error:  # MySQL keeps half of a surrogate pair in ucs2, MariaDB in others too
-        raise SourceLost(f"{table or subject} has text that is not Unicode ({error}); correct it", table) from error
+        sentence = f"{table or subject} has text that is not Unicode ({error})"
+        raise SourceLost(Cause(Code.VALUE, sentence, "correct it"), table) from error
     except (OSError, EOFError, struct.error, AttributeError) as error:
         # PyMySQL raises AttributeError on None once another thread has closed its socket
         if isinstance(error, AttributeError) and "NoneType" not in str(error):
             raise
-        raise Unavailable(f"The connection to {subject} broke ({error}); is the server up?") from error
+        raise Unavailable(f"The connection to {subject} broke ({error})", "is the server up?") from error
 
 
-def _unknown_host(subject: str) -> str:
-    return f"The host name in {subject} is unknown; correct source.host"
+def _unknown_host(subject: str) -> Cause:
+    return Cause(Code.CONFIGURATION, f"The host name in {subject} is unknown", "correct source.host")
 
 
 def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> CutlineError:
@@ -392,32 +397,35 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
     if isinstance(cause, socket.gaierror) and cause.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", -5)):
         return ConfigError(_unknown_host(subject))
     if code in NO_SELECT and table is not None:
-        return SourceLost(
-            f"{table} may not be read: {reason}; GRANT SELECT ON {quoted_table(table)} to the user of {subject}", table
-        )
+        remedy = f"GRANT SELECT ON {quoted_table(table)} to the user of {subject}"
+        return SourceLost(Cause(Code.RIGHTS, f"{table} may not be read: {reason}", remedy), table)
     if code in _REFUSED:
         remedy = _REMEDIES.get(code, "correct source.user, its password or its grants")
-        return ConfigError(f"{subject} was refused: {reason}; {remedy}")
+        return ConfigError(f"{subject} was refused: {reason}", remedy)
     if code == ER.NET_PACKET_TOO_LARGE:
-        return SourceLost(f"A row of {table or subject} is larger than max_allowed_packet; leave the table out", table)
+        sentence = f"A row of {table or subject} is larger than max_allowed_packet"
+        return SourceLost(Cause(Code.VALUE, sentence, "leave the table out"), table)
     if code in _NO_TABLE:
-        return NoTable(f"There is no table {table or subject} (any more): {reason}", table)
+        return NoTable(Cause(Code.NO_TABLE, f"There is no table {table or subject} (any more): {reason}"), table)
     if code in _CHANGED:
-        return NextGeneration(f"The definition of {table or subject} changed: {reason}", table)
+        return NextGeneration(Cause(Code.CHANGED, f"The definition of {table or subject} changed: {reason}"), table)
     if code in _UNREADABLE:
-        return SourceLost(f"{table or subject}: {reason}", table)
+        return SourceLost(Cause(Code.UNREADABLE, f"{table or subject}: {reason}"), table)
     if code == ER.LOCK_WAIT_TIMEOUT and table is not None:
-        return TableLocked(
-            f"{table} is locked by another session of the source ({reason}), as LOCK TABLES or an ALTER does; it waits"
-            " until that session ends its lock, and SHOW PROCESSLIST there lists it",
-            table,
+        cause = Cause(
+            Code.LOCKED,
+            f"{table} is locked by another session of the source ({reason}), as LOCK TABLES or an ALTER does",
+            "it waits until that session ends its lock, and SHOW PROCESSLIST there lists it",
         )
+        return TableLocked(cause, table)
     if code in _OBSTACLES:
         state, remedy = _OBSTACLES[code]
-        return Unavailable(f"{subject} {state}: {reason}; {remedy}")
+        return Unavailable(f"{subject} {state}: {reason}", remedy)
     if code in _UNAVAILABLE or isinstance(error, pymysql.InterfaceError) or not isinstance(code, int) or code == 0:
-        return Unavailable(f"{subject} did not answer: {reason}; is the server up?")
-    return ProtocolError(f"{subject} rejected a statement of Cutline: {reason}; report this with the server's version")
+        return Unavailable(f"{subject} did not answer: {reason}", "is the server up?")
+    return ProtocolError(
+        f"{subject} rejected a statement of Cutline: {reason}", "report this with the server's version"
+    )
 
 
 def ask(conn: Connection, sql: str, args: Sequence[object] | None = None, *, table: str | None = None) -> list[Any]:

@@ -32,7 +32,7 @@ from cutline.common.config.source import Address, SourceConfig
 from cutline.common.errors import CutlineError, SourceRefused, Unavailable
 from cutline.common.mesh.topology import STREAM_READER
 from cutline.common.positions import High, Position
-from cutline.common.status.parts import PipelineStatus, ReaderStatus
+from cutline.common.status.pipeline_status import PipelineStatus, ReaderStatus
 from cutline.services.sources.mysql.connection import (
     LOGIN_REFUSED,
     Connection,
@@ -188,10 +188,10 @@ class Hosts:
             connection.close()
             if isinstance(error, (Unavailable, SourceRefused)):
                 raise
-            raise SourceRefused(f"{address}: {error}") from error
+            raise SourceRefused(error.cause.before(f"{address}: ")) from error
         if faults:
             connection.close()
-            raise SourceRefused(*(f"{address}: {fault}" for fault in faults))
+            raise SourceRefused.several(fault.before(f"{address}: ") for fault in faults)
         return connection
 
     def _open(self, address: Address) -> Connection:
@@ -204,11 +204,11 @@ class Hosts:
         return connection
 
     def _logged_in(self, address: Address) -> Connection:
-        source = Source.of(self._config, address)
+        source = Source.configured(self._config, address)
         try:
             return self._tried(source)
         except SourceRefused:
-            again = Source.of(self._config, address)
+            again = Source.configured(self._config, address)
             if again == source:
                 raise
             return self._tried(again)
@@ -218,7 +218,7 @@ class Hosts:
         with self._lock:
             since, refusal = self._refused.get(key, (0.0, None))
         if refusal is not None and self._clock() - since < REFUSED_SECONDS:
-            raise SourceRefused(*refusal.faults)
+            raise SourceRefused.several(refusal.faults)
         try:
             connection = connect(source)
         except SourceRefused as error:

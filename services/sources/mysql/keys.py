@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, ProtocolError, SourceLost
 from cutline.common.schema import Column, TableSchema, parse_type
 from cutline.common.table_id import split_table_id
@@ -53,7 +54,7 @@ def _distinct(column: Column) -> str:
     return name
 
 
-def indistinct(schema: TableSchema, name: str) -> str:
+def indistinct(schema: TableSchema, name: str) -> Cause:
     """The cause of a quarantine: a key column that has no NULL in the source came out null.
 
     The value was a zero or partial date, or one of several that would be the same in the lake: text with bytes that
@@ -62,14 +63,16 @@ def indistinct(schema: TableSchema, name: str) -> str:
     """
     kind = parse_type(schema.column(name).mysql_type)
     if kind.base in _TIMES:
-        return f"{schema.table_id} has a zero or partial date in its key column {name}; correct those rows"
-    if kind.base in _BY_NUMBER:
+        sentence = f"{schema.table_id} has a zero or partial date in its key column {name}"
+    elif kind.base in _BY_NUMBER:
         value = "the invalid value, which reads like its member ''," if kind.base == "enum" else "the member ''"
-        return f"{schema.table_id} has {value} in its key column {name}; correct those rows"
-    return (
-        f"{schema.table_id} has text in its key column {name} that can't be told from other text in UTF-8: its bytes"
-        f" in {schema.column(name).charset} stand for no character, or share one with others; correct those rows"
-    )
+        sentence = f"{schema.table_id} has {value} in its key column {name}"
+    else:
+        sentence = (
+            f"{schema.table_id} has text in its key column {name} that can't be told from other text in UTF-8: its"
+            f" bytes in {schema.column(name).charset} stand for no character, or share one with others"
+        )
+    return Cause(Code.VALUE, sentence, "correct those rows")
 
 
 def _printed(column: Column) -> str:
@@ -186,11 +189,13 @@ def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: i
     return bound
 
 
-def not_identified(schema: TableSchema) -> str:
+def not_identified(schema: TableSchema) -> Cause:
     """The cause of a quarantine: two rows have the same identity."""
-    return (
+    return Cause(
+        Code.NO_KEY,
         f"{schema.table_id} has several rows with the same {', '.join(schema.key)}, which table_options names as its"
-        " identity; remove them, or name other columns"
+        " identity",
+        "remove them, or name other columns",
     )
 
 
@@ -260,6 +265,6 @@ def _collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
     current = {name: (collation, charset) for name, collation, charset, owner in found if owner == table}
     for column in schema.key_columns:
         if column.charset is not None and current.get(column.name, ("", ""))[1] != column.charset:
-            cause = f"{schema.table_id} has no key column {column.name} in {column.charset} any more; it is read again"
-            raise NextGeneration(cause, schema.table_id)
+            changed = f"{schema.table_id} has no key column {column.name} in {column.charset} any more"
+            raise NextGeneration(Cause(Code.CHANGED, f"{changed}, so it is read again"), schema.table_id)
     return {name: collation for name, (collation, _) in current.items()}

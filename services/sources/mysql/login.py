@@ -56,11 +56,13 @@ class LoginConnection(_Connection):
         """Called once connected, before anything was sent: who answers may be another than the name said before."""
         untyped: Any = self
         if barred(str(untyped._sock.getpeername()[0])):
-            raise Unavailable(f"{self._address} leads to a link-local address, where no source is; correct source.host")
+            raise Unavailable(
+                f"{self._address} leads to a link-local address, where no source is", "correct source.host"
+            )
         try:
             super()._get_server_information()  # type: ignore[misc]
         except (LookupError, ValueError, TypeError) as error:
-            raise Unavailable(f"{self._address} does not answer as MySQL or MariaDB; correct source.host") from error
+            raise Unavailable(f"{self._address} does not answer as MySQL or MariaDB", "correct source.host") from error
         if untyped._auth_plugin_name not in (*_HASHED, _SHA2):
             # PyMySQL's first packet has the password for `sha256_password`; a server that means it asks again
             untyped._auth_plugin_name = "mysql_native_password"
@@ -79,8 +81,8 @@ class LoginConnection(_Connection):
             )
         if name not in _CLEARTEXT:
             raise SourceRefused(
-                f"{self._address} asked for a login by {name[:64]!r}, which Cutline does not answer; give the account"
-                " caching_sha2_password (MySQL) or mysql_native_password (MariaDB)"
+                f"{self._address} asked for a login by {name[:64]!r}, which Cutline does not answer",
+                "give the account caching_sha2_password (MySQL) or mysql_native_password (MariaDB)",
             )
         if not self._cleartext:
             raise self._refusal(name, "set source.cleartext_password: true if the account needs this method")
@@ -88,9 +90,10 @@ class LoginConnection(_Connection):
 
     def _refusal(self, name: str, remedy: str) -> SourceRefused:
         user = self.user.decode(errors="replace") if isinstance(self.user, bytes) else self.user
-        return SourceRefused(  # MySQL also asks so for users that it does not know, to hide which ones it knows
+        return SourceRefused(
             f"{self._address} asked for the password of user {user!r} itself ({name}), and did not get it (source.tls"
-            f" is {self._mode}); see that the server knows this user, or {remedy}"
+            f" is {self._mode})",
+            f"see that the server knows this user, or {remedy}",
         )
 
     def _allow_long_form(self) -> None:
@@ -102,8 +105,8 @@ class LoginConnection(_Connection):
             found: int = super()._read_query_result(unbuffered=unbuffered)  # type: ignore[misc]
         except RuntimeError as error:  # PyMySQL's, for a LOAD DATA LOCAL that was not allowed
             raise SourceRefused(
-                f"{self._address} asked for a file of this machine, and did not get it; no server of a source does so:"
-                " check source.host, and who sits between"
+                f"{self._address} asked for a file of this machine, and did not get it",
+                "no server of a source does so: check source.host, and who sits between",
             ) from error
         return found
 

@@ -1,6 +1,6 @@
 """Checks of a source before a pipeline starts: server settings, grants, and the tables that the pipeline names.
 
-Each fault is one sentence with its remedy. Nothing is changed on the server.
+Each fault is a cause. Nothing is changed on the server.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import closing
 import pymysql
 from pymysql.constants import COMMAND
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, SourceLost, TableLocked
@@ -29,7 +30,7 @@ from cutline.services.sources.mysql.connection import (
 )
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.requirements import setting_faults
-from cutline.services.sources.mysql.server import Server, identify, log_status
+from cutline.services.sources.mysql.server import NO_BINLOG, Server, identify, log_status
 
 
 def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: bool = False) -> None:
@@ -45,58 +46,75 @@ def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: boo
         faults = server_faults(conn, tables=selected)
         if not selected and not begun:
             faults.append(
-                f"tables: {', '.join(config.tables)} matches none of the tables that {address(conn)} may see; correct"
-                " the list, or GRANT SELECT on them"
+                Cause(
+                    Code.CONFIGURATION,
+                    f"tables: {', '.join(config.tables)} matches none of the tables that {address(conn)} may see",
+                    "correct the list, or GRANT SELECT on them",
+                )
             )
         faults += reserved.taken(selected, config.sink.own_namespace, folds_case=folds_case, begun=begun)
         if folds_case:
             faults += folded(selected)
         server = identify(conn)
         if config.snapshot.chunks == "exact" and server.mysql and not server.gtid:
-            faults.append("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
+            faults.append(Cause(
+                Code.CONFIGURATION,
+                "snapshot.chunks: exact needs GTIDs on MySQL",
+                "set gtid_mode=ON there, or use replay",
+            ))
     if faults:
-        raise ConfigError(*faults)
+        raise ConfigError.several(faults)
 
 
-def folded(tables: Sequence[str]) -> Iterator[str]:
+def folded(tables: Sequence[str]) -> Iterator[Cause]:
     """A fault for each table whose name in lower case, written with a dot between its halves, is that of one before."""
     known: dict[str, str] = {}
     for table_id in tables:
         other = known.setdefault(unquoted(table_id).lower(), table_id)
         if other != table_id:
-            yield (
-                f"the catalogue stores names in lower case and with dots between them, where {other} and {table_id} are"
-                " the same; leave one of them out of tables, or use a catalogue that tells them apart"
+            yield Cause(
+                Code.CONFIGURATION,
+                f"the catalogue stores names in lower case and with dots between them, where {other} and {table_id}"
+                " are the same",
+                "leave one of them out of tables, or use a catalogue that tells them apart",
             )
 
 
-def server_faults(conn: Connection, *, tables: Sequence[str] = ()) -> list[str]:
+def server_faults(conn: Connection, *, tables: Sequence[str] = ()) -> list[Cause]:
     """Every fault of the server's settings, of the user's grants, and of the user's access to `tables`."""
     server = identify(conn)
     user = ask(conn, "SELECT CURRENT_USER()")[0][0]
     account = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
     faults = setting_faults(conn, server)
-    if not any("log_bin" in fault for fault in faults):
+    if NO_BINLOG not in faults:
         faults += _replication_faults(conn, server, account)
     for table_id in tables:
         faults += _select_faults(conn, table_id, account)
     return faults
 
 
-def _replication_faults(conn: Connection, server: Server, account: str) -> list[str]:
+def _replication_faults(conn: Connection, server: Server, account: str) -> list[Cause]:
     faults = []
     try:
         _, _, do_db, ignore_db, *_ = log_status(conn, server)
         if do_db or ignore_db:
             faults.append(
-                f"The server leaves databases out of its binlog (binlog-do-db={do_db}, binlog-ignore-db={ignore_db}),"
-                " so their changes can't be seen; remove these options"
+                Cause(
+                    Code.CONFIGURATION,
+                    f"The server leaves databases out of its binlog (binlog-do-db={do_db},"
+                    f" binlog-ignore-db={ignore_db}), so their changes can't be seen",
+                    "remove these options",
+                )
             )
     except ConfigError:
         grant = "REPLICATION CLIENT" if server.mysql else "BINLOG MONITOR"
-        faults.append(f"{account} may not see the binlog's position; GRANT {grant} ON *.* TO {account}")
+        faults.append(Cause(
+            Code.CONFIGURATION, f"{account} may not see the binlog's position", f"GRANT {grant} ON *.* TO {account}"
+        ))
     if not _may_replicate(conn):
-        faults.append(f"{account} may not read the binlog; GRANT REPLICATION SLAVE ON *.* TO {account}")
+        faults.append(Cause(
+            Code.CONFIGURATION, f"{account} may not read the binlog", f"GRANT REPLICATION SLAVE ON *.* TO {account}"
+        ))
     return faults
 
 
@@ -113,7 +131,7 @@ def _may_replicate(conn: Connection) -> bool:
     return True
 
 
-def _select_faults(conn: Connection, table_id: str, account: str) -> list[str]:
+def _select_faults(conn: Connection, table_id: str, account: str) -> list[Cause]:
     database, _ = split_table_id(table_id)
     try:
         columns_of(conn, f"SELECT * FROM {quoted_table(table_id)}", table=table_id)
@@ -121,6 +139,10 @@ def _select_faults(conn: Connection, table_id: str, account: str) -> list[str]:
         return []  # the table waits for its lock alone
     except SourceLost as error:
         if isinstance(error.__cause__, pymysql.MySQLError) and error.__cause__.args[0] in NO_SELECT:
-            return [f"{account} may not read {table_id}; GRANT SELECT ON {quoted(database)}.* TO {account}"]
-        return [f"{table_id} can't be read: {error.cause}"]
+            return [Cause(
+                Code.CONFIGURATION,
+                f"{account} may not read {table_id}",
+                f"GRANT SELECT ON {quoted(database)}.* TO {account}",
+            )]
+        return [error.cause.before(f"{table_id} can't be read: ")]
     return []

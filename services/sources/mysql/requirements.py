@@ -1,17 +1,19 @@
 """What a server must be to be read: its version, its settings, and a history that continues what was read.
 
-Each fault is one sentence with its remedy. Nothing is changed on the server.
+Each fault is a cause. Nothing is changed on the server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cutline.common.causes import Cause, Code
 from cutline.common.gtids import GtidSet, MariaGtid
 from cutline.common.positions import FilePosition, Position
 from cutline.services.sources.mysql.connection import Connection, ask
 from cutline.services.sources.mysql.server import (
     FIRST_OFFSET,
+    NO_BINLOG,
     Server,
     binlog_gtid_pos,
     binlogs,
@@ -34,42 +36,61 @@ def name(server: Server) -> str:
     return f"{_FLAVOURS[server.flavour]} {'.'.join(map(str, server.version))}"
 
 
-def setting_faults(conn: Connection, server: Server) -> list[str]:
+def setting_faults(conn: Connection, server: Server) -> list[Cause]:
     """Every fault of the server's version and settings."""
     if server.version < _OLDEST[server.flavour]:
-        return [f"{name(server)} is too old; use one of {SUPPORTED}"]
+        return [Cause(Code.CONFIGURATION, f"{name(server)} is too old", f"use one of {SUPPORTED}")]
     required = {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
     others = ("binlog_row_value_options", "binlog_order_commits", "log_slave_updates", "log_replica_updates")
     actual = variables(conn, "log_bin", "binlog_storage_engine", *required, *others)
     if actual.get("log_bin", "OFF") not in ("ON", "1"):
-        return ["The server writes no binlog (log_bin is off); start it with log_bin"]
+        return [NO_BINLOG]
     faults = []
     if actual.get("binlog_storage_engine"):
         faults.append(
-            f"{name(server)} keeps its binlog in {actual['binlog_storage_engine']} (binlog_storage_engine), which"
-            " Cutline can't read; unset that option, so that the binlog is in files"
+            Cause(
+                Code.CONFIGURATION,
+                f"{name(server)} keeps its binlog in {actual['binlog_storage_engine']} (binlog_storage_engine), which"
+                " Cutline can't read",
+                "unset that option, so that the binlog is in files",
+            )
         )
     for setting, value in required.items():
         is_now = actual.get(setting)
         if is_now is None and setting == "binlog_row_metadata":
-            faults.append(f"The server has no {setting}: it is too old; use one of {SUPPORTED}")
+            faults.append(Cause(
+                Code.CONFIGURATION, f"The server has no {setting}: it is too old", f"use one of {SUPPORTED}"
+            ))
         elif is_now is not None and is_now.upper() != value:
             faults.append(
-                f"{setting} is {is_now}, not {value}; SET GLOBAL {setting} = '{value}' and let sessions reconnect"
+                Cause(
+                    Code.CONFIGURATION,
+                    f"{setting} is {is_now}, not {value}",
+                    f"SET GLOBAL {setting} = '{value}' and let sessions reconnect",
+                )
             )
     if actual.get("binlog_row_value_options"):
         faults.append(
-            "binlog_row_value_options is PARTIAL_JSON, so the binlog lacks whole JSON values;"
-            " SET GLOBAL binlog_row_value_options = '' and let sessions reconnect"
+            Cause(
+                Code.CONFIGURATION,
+                "binlog_row_value_options is PARTIAL_JSON, so the binlog lacks whole JSON values",
+                "SET GLOBAL binlog_row_value_options = '' and let sessions reconnect",
+            )
         )
     if actual.get("binlog_order_commits", "ON") == "OFF":
         # gtid_executed could then name a commit before one that it builds on, and no low watermark would be safe
-        faults.append("binlog_order_commits is OFF, not ON; SET GLOBAL binlog_order_commits = 'ON'")
+        faults.append(Cause(
+            Code.CONFIGURATION, "binlog_order_commits is OFF, not ON", "SET GLOBAL binlog_order_commits = 'ON'"
+        ))
     logged = actual.get("log_replica_updates", actual.get("log_slave_updates", "ON"))
     if logged == "OFF" and _replicates(conn, server):
         setting = "log_replica_updates" if "log_replica_updates" in actual else "log_slave_updates"
         faults.append(
-            f"The server is a replica and {setting} is off, so its binlog lacks its source's changes; turn it on"
+            Cause(
+                Code.CONFIGURATION,
+                f"The server is a replica and {setting} is off, so its binlog lacks its source's changes",
+                "turn it on",
+            )
         )
     return faults
 
@@ -82,12 +103,14 @@ def _replicates(conn: Connection, server: Server) -> bool:
     return any(value not in ("OFF", "0") for _, value in status)
 
 
-def takeover_fault(conn: Connection, server: Server, read: Iterable[Position]) -> str | None:
+def takeover_fault(conn: Connection, server: Server, read: Iterable[Position]) -> Cause | None:
     """Why this server can't take over for another one: it lacks GTIDs, or transactions up to one of the places that
     were read, or the binlog after it. None if it can.
     """
     if server.mysql and not server.gtid:
-        return "gtid_mode is not ON, and only GTIDs find a place on another server; set it to ON"
+        return Cause(
+            Code.CONFIGURATION, "gtid_mode is not ON, and only GTIDs find a place on another server", "set it to ON"
+        )
     places = [place for place in read if place.executed is not None]
     if not places:
         return None
@@ -102,12 +125,18 @@ def takeover_fault(conn: Connection, server: Server, read: Iterable[Position]) -
         )
     for place in places:
         if not _within(place.executed, executed):
-            return (
+            return Cause(
+                Code.CONFIGURATION,
                 f"it lacks transactions that were read ({place.gtids}; it has {executed}), as a replica that lags, or"
-                " one that was restored from a backup; let it catch up"
+                " one that was restored from a backup",
+                "let it catch up",
             )
         if not _within(purged, place.executed):
-            return f"its binlog after {place.gtids} is purged; keep binlogs longer: binlog_expire_logs_seconds"
+            return Cause(
+                Code.CONFIGURATION,
+                f"its binlog after {place.gtids} is purged",
+                "keep binlogs longer: binlog_expire_logs_seconds",
+            )
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 import pymysql
 from pymysql.constants import COMMAND, ER
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, CutlineError, PositionLost, ProtocolError, SourceLost
 from cutline.common.gtids import GtidSet, MariaGtid
 from cutline.common.positions import FilePosition, Low, Position
@@ -21,7 +22,8 @@ from cutline.services.sources.mysql.connection import Connection, address, ask, 
 FIRST_OFFSET = 4
 """Where the first event of a binlog file begins."""
 
-_NO_BINLOG = "The server writes no binlog (log_bin is off); start it with log_bin"
+NO_BINLOG = Cause(Code.CONFIGURATION, "The server writes no binlog (log_bin is off)", "start it with log_bin")
+_READ_AGAIN = "the tables must be read again (keep binlogs longer: binlog_expire_logs_seconds)"
 _NO_XA_RECOVER = frozenset((ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.XAER_RMERR))
 
 
@@ -135,7 +137,7 @@ def log_status(conn: Connection, server: Server) -> tuple[str, ...]:
     """The row of SHOW BINARY LOG STATUS. ConfigError if the server writes no binlog, or the user may not ask."""
     found = ask(conn, _show_log_status(server))
     if not found:
-        raise ConfigError(_NO_BINLOG)
+        raise ConfigError(NO_BINLOG)
     row: tuple[str, ...] = found[0]
     return row
 
@@ -229,7 +231,11 @@ def position_at(conn: Connection, server: Server, at: FilePosition) -> Position:
         found = binlog_gtid_pos(conn, at)
         if found is None:
             raise SourceLost(
-                f"The binlog has no event that begins or ends at {at}; name a position between two transactions"
+                Cause(
+                    Code.PLACE,
+                    f"The binlog has no event that begins or ends at {at}",
+                    "name a position between two transactions",
+                )
             )
         gtids = found
     return Position(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
@@ -248,41 +254,48 @@ def verify_position(conn: Connection, server: Server, at: Position) -> None:
         if not executed <= gtid_executed(conn):
             lost = PositionLost if at.server == server.identity else SourceLost
             raise lost(
-                f"The server lacks transactions that were read from it ({at.gtids}): it was restored from a backup,"
-                " its binlog was reset, or it is another server; point the pipeline at the right server, or start the"
-                " pipeline again"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The server lacks transactions that were read from it ({at.gtids}): it was restored from a backup,"
+                    " its binlog was reset, or it is another server",
+                    "point the pipeline at the right server, or start the pipeline again",
+                )
             )
         if not gtid_purged(conn) <= executed:
-            raise PositionLost(
-                f"The binlog after {at.gtids} is purged; the tables must be read again (keep binlogs longer:"
-                " binlog_expire_logs_seconds)"
-            )
+            raise PositionLost(Cause(Code.PURGED, f"The binlog after {at.gtids} is purged", _READ_AGAIN))
         return
     if at.server != server.identity:
         if isinstance(executed, MariaGtid):
             return  # a failover: the server itself refuses a GTID position that it does not have
         raise SourceLost(
-            f"The source changed from server {at.server} to {server.identity}, and without GTIDs the position can't be"
-            " found there; point the pipeline at the old server, or start the pipeline again"
+            Cause(
+                Code.OTHER_SERVER,
+                f"The source changed from server {at.server} to {server.identity}, and without GTIDs the position can't"
+                " be found there",
+                "point the pipeline at the old server, or start the pipeline again",
+            )
         )
     *_, end = listed = binlogs(conn)
     if at.file:
         _verify_not_past(end, at)
     files = {file.file: file for file in listed}
     if at.file not in files:
-        raise PositionLost(
-            f"The binlog file {at.file} is purged; the tables must be read again (keep binlogs longer:"
-            " binlog_expire_logs_seconds)"
-        )
+        raise PositionLost(Cause(Code.PURGED, f"The binlog file {at.file} is purged", _READ_AGAIN))
     if files[at.file] < at.file_position:
         raise PositionLost(
-            f"The binlog file {at.file} ends before {at.offset}, which was read from it: the binlog was reset;"
-            " the tables must be read again"
+            Cause(
+                Code.PURGED,
+                f"The binlog file {at.file} ends before {at.offset}, which was read from it: the binlog was reset",
+                "the tables must be read again",
+            )
         )
     if not server.mysql and at.gtids and (binlog_gtid_pos(conn, at.file_position) or "") != at.gtids:
         raise PositionLost(
-            f"{at.file_position} is not the place of GTID {at.gtids} any more: the binlog was reset; the tables"
-            " must be read again"
+            Cause(
+                Code.PURGED,
+                f"{at.file_position} is not the place of GTID {at.gtids} any more: the binlog was reset",
+                "the tables must be read again",
+            )
         )
 
 
@@ -298,8 +311,12 @@ def verify_end(conn: Connection, server: Server, at: Position) -> None:
 def _verify_not_past(end: FilePosition, at: Position) -> None:
     if end < at.file_position:
         raise PositionLost(
-            f"The binlog ends at {end}, before {at.file_position}, up to which it was read: it was reset, or lost its"
-            " end in a crash; the tables must be read again"
+            Cause(
+                Code.PURGED,
+                f"The binlog ends at {end}, before {at.file_position}, up to which it was read: it was reset, or lost"
+                " its end in a crash",
+                "the tables must be read again",
+            )
         )
 
 
@@ -318,7 +335,7 @@ def begin_snapshot(conn: Connection) -> FilePosition:
     begin_reading(conn)
     found = {name.lower(): value for name, value in ask(conn, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not found.get("binlog_snapshot_file"):
-        raise ConfigError(_NO_BINLOG)
+        raise ConfigError(NO_BINLOG)
     return FilePosition(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
 
 

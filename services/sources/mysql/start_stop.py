@@ -24,6 +24,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config.pipeline import PipelineConfig, Point
 from cutline.common.errors import SourceLost
 from cutline.common.gtids import GtidSet, MariaGtid
@@ -80,12 +81,15 @@ class PositionFinder:
             target = stop_at(server, start)
             found = self._find(conn, server, target)
             if found is None:
-                raise SourceLost(f"The source has not reached {target} yet; name a position or time that it has passed")
+                raise _unusable(
+                    f"The source has not reached {target} yet", "name a position or time that it has passed"
+                )
             if start.file is None or found.file_position == (wanted := FilePosition(target.file, target.offset)):
                 return found
             if event_at(conn, wanted) not in _BETWEEN:
-                raise SourceLost(
-                    f"{target} is not between two transactions; name {found.file_position}, the next position that is"
+                raise _unusable(
+                    f"{target} is not between two transactions",
+                    f"name {found.file_position}, the next position that is",
                 )
             return replace(found, file=wanted.file, offset=wanted.offset)
 
@@ -94,13 +98,13 @@ class PositionFinder:
         with closing(self._connect()) as conn:
             return self._find(conn, identify(conn), stop)
 
-    def faults(self, config: PipelineConfig) -> list[str]:
-        """The faults of the `start` and the `stop` of a pipeline that begins now, each with its remedy."""
+    def faults(self, config: PipelineConfig) -> list[Cause]:
+        """The faults of the `start` and the `stop` of a pipeline that begins now."""
         begin = None
         try:
             begin = self.start(config.start)
         except SourceLost as error:
-            return [f"start: {error.cause}"]
+            return [error.cause.before("start: ")]
         if config.stop is None:
             return []
         with closing(self._connect()) as conn:
@@ -110,14 +114,19 @@ class PositionFinder:
                 stop = stop_at(server, config.stop)
                 end = self._find(conn, server, stop)
             except SourceLost as error:
-                return [f"stop: {error.cause}"]
+                return [error.cause.before("stop: ")]
         if end is not None and begin is None and end.file_position < now:
             return [
-                f"stop: the source has passed {stop} already ({end.file_position}), and a snapshot begun now is later;"
-                " name a later stop, or start at a position in the binlog"
+                Cause(
+                    Code.PLACE,
+                    f"stop: the source has passed {stop} already ({end.file_position}), and a snapshot begun now is"
+                    " later",
+                    "name a later stop, or start at a position in the binlog",
+                )
             ]
         if end is not None and begin is not None and beyond(begin, end):
-            return [f"stop: {stop} lies before the start, {begin.file_position}; name a later one"]
+            sentence = f"stop: {stop} lies before the start, {begin.file_position}"
+            return [Cause(Code.PLACE, sentence, "name a later one")]
         return []
 
     # --- finding ---
@@ -133,17 +142,17 @@ class PositionFinder:
             first = bisect_right(files, stop.time_us, key=lambda file: (self.begun(file) + 1) * _SECOND) - 1
             if first < 0:
                 begun = datetime.fromtimestamp(self.begun(files[0]), UTC).isoformat()
-                raise SourceLost(
-                    f"{stop} is purged: the oldest binlog file, {files[0]}, begins at {begun}; name a later time, or"
-                    " use earliest (and keep binlogs longer: binlog_expire_logs_seconds)"
+                raise _unusable(
+                    f"{stop} is purged: the oldest binlog file, {files[0]}, begins at {begun}",
+                    "name a later time, or use earliest (and keep binlogs longer: binlog_expire_logs_seconds)",
                 )
         elif stop.file and stop.server == server.identity:
             if stop.file not in files:
                 if FilePosition(stop.file, stop.offset) > at:
                     return None
-                raise SourceLost(
-                    f"The binlog file {stop.file} is purged; name a later position (and keep binlogs longer:"
-                    " binlog_expire_logs_seconds)"
+                raise _unusable(
+                    f"The binlog file {stop.file} is purged",
+                    "name a later position (and keep binlogs longer: binlog_expire_logs_seconds)",
                 )
             if FilePosition(stop.file, stop.offset) > at:
                 return None
@@ -154,9 +163,9 @@ class PositionFinder:
                 return None
             first = bisect_right(files, False, key=lambda file: stop.met_by(_start_of(conn, server, file))) - 1
             if first < 0:
-                raise SourceLost(
-                    f"The binlog at {stop} is purged; name a later set (and keep binlogs longer:"
-                    " binlog_expire_logs_seconds)"
+                raise _unusable(
+                    f"The binlog at {stop} is purged",
+                    "name a later set (and keep binlogs longer: binlog_expire_logs_seconds)",
                 )
         return self._scan(_start_of(conn, server, files[first]), stop, end)
 
@@ -196,10 +205,16 @@ class PositionFinder:
             return at
         wanted = MariaGtid.parse(gtids)
         if not MariaGtid.parse(binlog_gtid_pos(conn, at.file_position) or "") <= wanted:
-            raise SourceLost(f"The binlog after {gtids} is purged; name a later position, or begin with a snapshot")
+            raise _unusable(f"The binlog after {gtids} is purged", "name a later position, or begin with a snapshot")
         if not wanted <= MariaGtid.parse(binlog_gtid_pos(conn, flushed_position(conn, server)) or ""):
-            raise SourceLost(f"The server's binlog lacks transactions of {gtids}; name a position that it has passed")
+            raise _unusable(
+                f"The server's binlog lacks transactions of {gtids}", "name a position that it has passed"
+            )
         return at
+
+
+def _unusable(sentence: str, remedy: str) -> SourceLost:
+    return SourceLost(Cause(Code.PLACE, sentence, remedy))
 
 
 def stop_at(server: Server, point: Point) -> Stop:
@@ -225,8 +240,8 @@ def _start_of(conn: Connection, server: Server, file: str) -> Position:
 def _gtids(server: Server, text: str) -> str:
     """A pipeline file's GTIDs in the server's own notation."""
     if not server.gtid:
-        raise SourceLost("the server has no GTIDs (gtid_mode is not ON); name a file and position")
+        raise _unusable("the server has no GTIDs (gtid_mode is not ON)", "name a file and position")
     try:
         return str(GtidSet.parse(text) if server.mysql else MariaGtid.parse(text))
     except ValueError as error:
-        raise SourceLost(f"{error}") from error
+        raise _unusable(f"{error}", "correct it") from error

@@ -15,6 +15,7 @@ from pathlib import Path
 import pymysql
 from pymysql.constants import CR
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config.source import Address, TlsConfig, TlsMode
 from cutline.common.errors import SourceRefused, Unavailable
 
@@ -60,8 +61,12 @@ def _stamp(name: str, path: str | None) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _unreadable(name: str, path: str, reason: str) -> str:
-    return f"the file {path}, named by source.tls.{name}, can't be used ({reason}); name a PEM file of the right kind"
+def _unreadable(name: str, path: str, reason: str) -> Cause:
+    return Cause(
+        Code.REFUSED,
+        f"the file {path}, named by source.tls.{name}, can't be used ({reason})",
+        "name a PEM file of the right kind",
+    )
 
 
 _File = tuple[str | None, tuple[int, int, int] | None]
@@ -108,12 +113,12 @@ def refusals(tls: TlsConfig | None, address: Address) -> Iterator[None]:
     try:
         yield
     except pymysql.MySQLError as error:
-        if sentence := _refusal(error, tls, address):
-            raise SourceRefused(sentence) from error
+        if refusal := _refusal(error, tls, address):
+            raise SourceRefused(refusal) from error
         if tls is not None and tls.cert is not None and _cut_off(error):
             raise Unavailable(
-                f"{address} ended the connection at the login; is it up, and does the server trust the CA of"
-                " source.tls.cert?"
+                f"{address} ended the connection at the login",
+                "is it up, and does the server trust the CA of source.tls.cert?",
             ) from error
         raise
 
@@ -126,31 +131,34 @@ def _cut_off(error: pymysql.MySQLError) -> bool:
     )
 
 
-def _refusal(error: pymysql.MySQLError, tls: TlsConfig | None, address: Address) -> str | None:
+def _refusal(error: pymysql.MySQLError, tls: TlsConfig | None, address: Address) -> Cause | None:
     chosen = mode(tls, address)
     code = error.args[0] if error.args else None
     cause = getattr(error, "original_exception", None)
     if code == CR.CR_SSL_CONNECTION_ERROR:
-        return (
-            f"{address} offers no TLS, and source.tls is {chosen}{'' if tls else _BY_DEFAULT}; turn TLS on there, or,"
-            " if the network between is trusted, set source.tls: disabled"
+        return Cause(
+            Code.REFUSED,
+            f"{address} offers no TLS, and source.tls is {chosen}{'' if tls else _BY_DEFAULT}",
+            "turn TLS on there, or, if the network between is trusted, set source.tls: disabled",
         )
     if chosen == "disabled" and code == _MYSQL_SECURE_TRANSPORT_REQUIRED:
-        return (
-            f"{address} takes encrypted connections only, and source.tls is disabled"
-            f"{'' if tls else ' (the default for a server on this machine)'}; set source.tls: required"
+        return Cause(
+            Code.REFUSED,
+            f"{address} takes encrypted connections only, and source.tls is"
+            f" disabled{'' if tls else ' (the default for a server on this machine)'}",
+            "set source.tls: required",
         )
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _distrust(cause, chosen, tls, address)
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         own = tls is not None and tls.cert is not None
         remedy = "does the server trust the CA of source.tls.cert?" if own else "it must offer TLS 1.2 or newer"
-        return f"TLS with {address} failed ({cause.reason or cause}); {remedy}"
+        return Cause(Code.REFUSED, f"TLS with {address} failed ({cause.reason or cause})", remedy)
     return None
 
 
 def hint(tls: TlsConfig | None, address: Address) -> str:
-    """The end of the message of a denied login: servers don't say when the lack of TLS is the reason."""
+    """The end of the remedy for a denied login: servers don't say when the lack of TLS is the reason."""
     if mode(tls, address) == "disabled":
         return ", or set source.tls: required if the account may connect by TLS only"
     if tls is None or tls.cert is None:
@@ -158,24 +166,35 @@ def hint(tls: TlsConfig | None, address: Address) -> str:
     return ""
 
 
-def _distrust(error: ssl.SSLCertVerificationError, chosen: TlsMode, tls: TlsConfig | None, address: Address) -> str:
+def _distrust(error: ssl.SSLCertVerificationError, chosen: TlsMode, tls: TlsConfig | None, address: Address) -> Cause:
     """Why the server's certificate is refused, and the remedy."""
     why = "" if tls else f"; source.tls is {chosen}{_BY_DEFAULT}"
     if error.verify_code == _CERT_HAS_EXPIRED:
-        return f"The certificate of {address} has expired; renew it at the server{why}"
+        return Cause(Code.REFUSED, f"The certificate of {address} has expired", f"renew it at the server{why}")
     if error.verify_code == _CERT_NOT_YET_VALID:
-        return f"The certificate of {address} is not valid yet; set this machine's clock, or renew the certificate{why}"
+        return Cause(
+            Code.REFUSED,
+            f"The certificate of {address} is not valid yet",
+            f"set this machine's clock, or renew the certificate{why}",
+        )
     if error.verify_code in _OTHER_HOST:
-        return (
-            f"The certificate of {address} is for another host ({error.verify_message}); connect by a name that is in"
-            " the certificate, or, if that is impossible, set source.tls.mode: verify-ca, which does not check the"
-            f" name{why}"
+        return Cause(
+            Code.REFUSED,
+            f"The certificate of {address} is for another host ({error.verify_message})",
+            "connect by a name that is in the certificate, or, if that is impossible, set source.tls.mode:"
+            f" verify-ca, which does not check the name{why}",
         )
     if error.verify_code in _UNTRUSTED:
         trusted = "this machine's" if tls is None or tls.ca is None else tls.ca
-        return (
+        return Cause(
+            Code.REFUSED,
             f"The certificate of {address} is signed by none of the CAs that are trusted, {trusted}"
-            f" ({error.verify_message}); name the file of its CA in source.tls.ca, or, if the network between is"
-            f" trusted, set source.tls: required, which encrypts without checking the server{why}"
+            f" ({error.verify_message})",
+            "name the file of its CA in source.tls.ca, or, if the network between is trusted, set source.tls:"
+            f" required, which encrypts without checking the server{why}",
         )
-    return f"The certificate of {address} is refused ({error.verify_message}); renew it at the server{why}"
+    return Cause(
+        Code.REFUSED,
+        f"The certificate of {address} is refused ({error.verify_message})",
+        f"renew it at the server{why}",
+    )

@@ -31,19 +31,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, ProtocolError
 from cutline.common.gtids import GtidSet
 from cutline.common.keys import comparable
-from cutline.common.mesh.messages import CompletedSplit
+from cutline.common.mesh.messages import CompletedSplit, Key
 from cutline.common.ops import Op, is_any
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column, parse_type
 
 AGED_SECONDS = 60.0
 COMMIT_SECONDS = 30.0
-
-Key = tuple[Any, ...]
-"""A key's values as messages carry them: text as MySQL prints it, or {"hex": ...} for binary; see keys.py."""
 
 Locate = Callable[[Sequence[Key], Sequence[Key]], Sequence[int]]
 """(bounds, keys) -> for each key, how many of the ascending bounds are at or before it, as MySQL compares them."""
@@ -152,7 +150,7 @@ class ChunkHighs:
                 break
             start = _hashable(split.split_end)
         if by_start or not ordered or ordered[-1].split_end is not None:
-            raise ProtocolError("the chunks of a table have gaps or overlap; read the table again")
+            raise ProtocolError("the chunks of a table have gaps or overlap", "read the table again")
         self.highs = tuple(split.high for split in ordered)
         self.ranges = KeyRanges(columns, [split.split_end for split in ordered[:-1] if split.split_end is not None])
         self.highest = self.highs[0]
@@ -185,8 +183,11 @@ class ChunkHighs:
     def _verify_server(self, server: str) -> None:
         if server != self.highest.server:
             raise NextGeneration(
-                f"The source changed from server {self.highest.server} to {server}, whose positions can't be compared"
-                " with the table's watermarks; the table is read again"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The source changed from server {self.highest.server} to {server}, whose positions can't be"
+                    " compared with the table's watermarks, so the table is read again",
+                )
             )
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs
 
+from cutline.common.causes import Cause, Code
 from cutline.common.config.addresses import barred
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.spark_writer.sinks.iceberg.durable import local_path
@@ -70,8 +71,8 @@ def default_file(sink: Mapping[str, Any]) -> Path:
     folder = local_path(str(sink["warehouse"]))
     if folder is None:
         raise ConfigError(
-            f"the warehouse {redacted(sink['warehouse'])} is not a local folder, so it needs a catalogue; name one in"
-            " sink.catalog"
+            f"the warehouse {redacted(sink['warehouse'])} is not a local folder, so it needs a catalogue",
+            "name one in sink.catalog",
         )
     return Path(folder) / "catalog.db"
 
@@ -105,8 +106,8 @@ def folds_case(sink: Mapping[str, Any]) -> bool:
     return any(_FOLDING.search(given.get(key, "")) for key in ("type", "catalog-impl"))
 
 
-def faults(sink: Mapping[str, Any], store_url: str) -> list[str]:
-    """Return what is known to be wrong with a sink, one sentence each with its remedy. Takes seconds at most."""
+def faults(sink: Mapping[str, Any], store_url: str) -> list[Cause]:
+    """Return what is known to be wrong with a sink. Takes seconds at most."""
     warehouse = str(sink["warehouse"])
     folder = local_path(warehouse)
     try:
@@ -115,8 +116,12 @@ def faults(sink: Mapping[str, Any], store_url: str) -> list[str]:
         return list(error.faults)
     if folder is None and local_path(store_url) is not None:
         found.append(
-            f"the store {redacted(store_url)} is a folder and the warehouse {redacted(warehouse)} is not, so nothing"
-            " could go on without this machine; set CUTLINE_STORE_URL to a place on the same object storage"
+            Cause(
+                Code.CONFIGURATION,
+                f"the store {redacted(store_url)} is a folder and the warehouse {redacted(warehouse)} is not, so"
+                " nothing could go on without this machine",
+                "set CUTLINE_STORE_URL to a place on the same object storage",
+            )
         )
     if folder is not None:
         found += _unwritable(Path(folder))
@@ -144,8 +149,8 @@ def check_answers(sink: Mapping[str, Any]) -> None:
             refusals.append(f"{host}:{port}")
     if refusals:
         raise Unavailable(
-            f"the catalogue {redacted(uri)} does not answer ({'; '.join(refusals)}); start it, or correct"
-            " sink.catalog.uri"
+            f"the catalogue {redacted(uri)} does not answer ({'; '.join(refusals)})",
+            "start it, or correct sink.catalog.uri",
         )
 
 
@@ -159,11 +164,13 @@ def _addresses(uri: str) -> Iterator[tuple[str, int]]:
                 yield address.hostname, address.port or _PORTS[scheme]
 
 
-def _on_network(file: Path | None) -> Iterator[str]:
+def _on_network(file: Path | None) -> Iterator[Cause]:
     if file is not None and (kind := network_volume_of(file)) is not None:
-        yield (
-            f"the catalogue {file} would be on a network volume ({kind}), where SQLite can lose commits; name another"
-            " catalogue in sink.catalog (PostgreSQL, or an Iceberg REST server), or put the warehouse on a local disk"
+        yield Cause(
+            Code.CONFIGURATION,
+            f"the catalogue {file} would be on a network volume ({kind}), where SQLite can lose commits",
+            "name another catalogue in sink.catalog (PostgreSQL, or an Iceberg REST server), or put the warehouse on"
+            " a local disk",
         )
 
 
@@ -186,7 +193,7 @@ def file_system_of(path: Path) -> str | None:
     return None
 
 
-def _unwritable(folder: Path) -> Iterator[str]:
+def _unwritable(folder: Path) -> Iterator[Cause]:
     existing = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
     if not existing.is_dir():
         reason = f"{existing} is not a folder"
@@ -194,9 +201,10 @@ def _unwritable(folder: Path) -> Iterator[str]:
         reason = f"no right to write {existing}"
     else:
         return
-    yield (
-        f"the warehouse {folder} can't be written ({reason}); choose another folder, or give this user the right to"
-        " write there"
+    yield Cause(
+        Code.CONFIGURATION,
+        f"the warehouse {folder} can't be written ({reason})",
+        "choose another folder, or give this user the right to write there",
     )
 
 
@@ -205,7 +213,7 @@ def _vended(sink: Mapping[str, Any]) -> bool:
     return (sink.get("catalog") or {}).get("type") == "rest"
 
 
-def _bucket_faults(sink: Mapping[str, Any]) -> Iterator[str]:
+def _bucket_faults(sink: Mapping[str, Any]) -> Iterator[Cause]:
     warehouse = str(sink["warehouse"])
     if _vended(sink):
         return
@@ -216,7 +224,11 @@ def _bucket_faults(sink: Mapping[str, Any]) -> Iterator[str]:
     except OSError as error:
         raise Unavailable(f"the warehouse {warehouse} does not answer: {error}") from error
     if missing:
-        yield f"the bucket {bucket} of the warehouse {warehouse} does not exist; create it, or correct sink.warehouse"
+        yield Cause(
+            Code.CONFIGURATION,
+            f"the bucket {bucket} of the warehouse {warehouse} does not exist",
+            "create it, or correct sink.warehouse",
+        )
 
 
 def probe(sink: Mapping[str, Any]) -> None:
@@ -239,6 +251,6 @@ def probe(sink: Mapping[str, Any]) -> None:
     except OSError as error:
         reason = error.strerror or str(error).splitlines()[0]
         raise ConfigError(
-            f"the warehouse {folder or redacted(warehouse)} can't be written ({reason}); choose another"
-            f" {'folder' if folder else 'place'}, or give this user the right to write there"
+            f"the warehouse {folder or redacted(warehouse)} can't be written ({reason})",
+            f"choose another {('folder' if folder else 'place')}, or give this user the right to write there",
         ) from error

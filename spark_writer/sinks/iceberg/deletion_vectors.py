@@ -108,7 +108,7 @@ def read_bitmap(vector: Vector | None) -> BitMap64:
             file.seek(vector.offset)
             content = file.read(vector.length)
     except FileNotFoundError as error:
-        raise FileLost(f"the deletion vector {vector.path} is missing; restore it from a backup") from error
+        raise FileLost(f"the deletion vector {vector.path} is missing", "restore it from a backup") from error
     return _bitmap(content)
 
 
@@ -164,11 +164,11 @@ def _bitmap(content: bytes) -> BitMap64:
     (length,) = struct.unpack_from(">I", content)
     body = content[4 : 4 + length]
     if body[:4] != _MAGIC or content[4 + length :] != struct.pack(">I", zlib.crc32(body)):
-        raise FileLost("a deletion vector is corrupt (its CRC-32 is wrong); restore it from a backup")
+        raise FileLost("a deletion vector is corrupt (its CRC-32 is wrong)", "restore it from a backup")
     try:
         return BitMap64.deserialize(body[4:])
     except (ValueError, IndexError) as error:
-        raise FileLost(f"a deletion vector is corrupt ({error}); restore it from a backup") from error
+        raise FileLost(f"a deletion vector is corrupt ({error})", "restore it from a backup") from error
 
 
 def bitmap_of(positions: Any) -> BitMap64:

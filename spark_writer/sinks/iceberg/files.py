@@ -95,19 +95,19 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     try:
         source = open_input(path)
     except FileNotFoundError as error:
-        raise FileLost(f"the file {path} is missing; restore it from a backup") from error
+        raise FileLost(f"the file {path} is missing", "restore it from a backup") from error
     with source:
         try:
             file = pq.ParquetFile(source, page_checksum_verification=True)
         except pa.ArrowInvalid as error:
-            raise FileLost(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
+            raise FileLost(f"{path} is not a Parquet file ({error})", "restore it from a backup") from error
         with file:
             try:
                 yield file
             except OSError as error:
                 if _WRONG_CHECKSUM not in str(error):
                     raise
-                raise FileLost(f"{path} is corrupt ({error}); restore it from a backup") from error
+                raise FileLost(f"{path} is corrupt ({error})", "restore it from a backup") from error
 
 
 def open_input(path: str) -> BinaryIO:
@@ -131,7 +131,7 @@ def _answering(path: str) -> Iterator[None]:
         reason = str(error).splitlines()[0]
         if _DENIED.search(reason) is not None:
             raise FileRefused(
-                f"the object storage denies access to {path} ({reason}); grant the rights to the table's location"
+                f"the object storage denies access to {path} ({reason})", "grant the rights to the table's location"
             ) from error
         raise Unavailable(f"the object storage does not answer for {path}: {reason}") from error
 
@@ -169,7 +169,7 @@ def put_file(source: str, path: str, sha256: str) -> None:
                 new.write(block)
                 digest.update(block)
         if digest.hexdigest() != sha256:
-            raise FileLost(f"{source} is corrupt (its sha256 is wrong); restore it from a backup")
+            raise FileLost(f"{source} is corrupt (its sha256 is wrong)", "restore it from a backup")
     except BaseException:
         with suppress(OSError):
             remove_file(path)

@@ -36,15 +36,11 @@ _ROWS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What `main` shows by Cutline's last move: publication `n` of start `w` as `snapshot_id`; (0, 0, None): nothing.
-
-    `recorded`: the property names the snapshot, as it did not in earlier versions.
-    """
+    """What Cutline last showed by `main`: publication `n` of start `w` as `snapshot_id`; (0, 0, None): nothing."""
 
     w: int
     n: int
     snapshot_id: int | None
-    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +112,9 @@ class Theirs:
 
 
 def shown(metadata: Any) -> Shown:
-    """Read what Cutline last showed, from Iceberg's TableMetadata.
-
-    Where an older version wrote it, the snapshot is the newest one of Cutline's that leads to `main`.
-    """
-    w, n, *known = json.loads(metadata.property(PUBLISHED, "[0, 0]"))
-    if known:
-        return Shown(w=w, n=n, snapshot_id=known[0], recorded=True)
-    at = _main(metadata) if w else None
-    while at is not None and (snapshot := metadata.snapshot(at)) is not None:
-        if snapshot.summary().get(OURS) is not None:
-            return Shown(w=w, n=n, snapshot_id=at)
-        at = snapshot.parentId()
-    return Shown(w=w, n=n, snapshot_id=None)
+    """Read what Cutline last showed, from Iceberg's TableMetadata."""
+    w, n, snapshot_id = json.loads(metadata.property(PUBLISHED, "[0, 0, null]"))
+    return Shown(w=w, n=n, snapshot_id=snapshot_id)
 
 
 def theirs(metadata: Any) -> Theirs | None:

@@ -256,7 +256,7 @@ class KeyIndex:
                 part[:, 2] = np.arange(position, position + len(part))
                 position += len(part)
             if position != rows:
-                raise FileLost(f"{path} has {position} rows, but the lake says {rows}; restore it from a backup")
+                raise FileLost(f"{path} has {position} rows, but the lake says {rows}", "restore it from a backup")
             start += rows
         covered = [(path, rows) for path, rows, _ in read]
         with self._resting():

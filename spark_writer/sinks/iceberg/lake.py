@@ -12,8 +12,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cutline.common.config.pipeline import RetentionConfig, TableOptions
+from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.config.reserved import NAMESPACE
+from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.spark_writer.sinks.iceberg.catalogue import sqlite_path
@@ -84,8 +85,8 @@ class Lake:
                 if is_away(error):
                     raise Unavailable(f"the catalogue of pipeline {pipeline} does not answer ({cause})") from error
                 raise ConfigError(
-                    f"the catalogue of pipeline {pipeline} could not be opened ({cause}); correct sink in the pipeline"
-                    " file"
+                    f"the catalogue of pipeline {pipeline} could not be opened ({cause})",
+                    "correct sink in the pipeline file",
                 ) from error
 
     def _open(self) -> Any:
@@ -129,7 +130,8 @@ class Lake:
             if calls is None:
                 if self.jvm.opener.isView(self.catalog, *name):
                     raise TableFault(
-                        f"{CATALOG}.{table_id} is a view, so the table of that name could not be created; drop the view"
+                        f"{CATALOG}.{table_id} is a view, so the table of that name could not be created",
+                        "drop the view",
                     )
                 return None
             table = self.table(table_id, calls)
@@ -187,8 +189,8 @@ class Lake:
         if any(leads_elsewhere(part) for part in (namespace, name)):
             raise TableFault(
                 f"the catalogue makes a table's folder of its name, and {table_id_of(namespace, name)} has characters"
-                " that can lead elsewhere; leave the table out of tables, or copy it by a pipeline with another"
-                " catalogue"
+                " that can lead elsewhere",
+                "leave the table out of tables, or copy it by a pipeline with another catalogue",
             )
         return None
 

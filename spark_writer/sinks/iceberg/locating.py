@@ -280,7 +280,7 @@ def _describe(file: DataFile, ids: tuple[int, ...], known: SortedKeys) -> None:
             if field.metadata and FIELD_ID in field.metadata
         }
         if not all(number in by_id for number in ids):
-            raise FileLost(f"{file.path} lacks a key column (field ids {ids}); restore it from a backup")
+            raise FileLost(f"{file.path} lacks a key column (field ids {ids})", "restore it from a backup")
         names = tuple(source.schema_arrow.names[by_id[number]] for number in ids)
         leaf = source.schema.names.index(names[0]) if source.schema.names.count(names[0]) == 1 else None
         groups, start = [], 0

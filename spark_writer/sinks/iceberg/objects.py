@@ -110,8 +110,8 @@ def file_system(path: str, properties: Mapping[str, str] | None = None) -> tuple
         shared = chosen.get("adls.auth.shared-key.account.key")
         return _adls(account.partition(".")[0], shared, token), address.netloc.partition("@")[0] + key
     raise ConfigError(
-        f"{redacted(path)} is at a place of an unknown kind; use a folder, or an address that begins with"
-        " s3://, gs:// or abfss://"
+        f"{redacted(path)} is at a place of an unknown kind",
+        "use a folder, or an address that begins with s3://, gs:// or abfss://",
     )
 
 
@@ -123,8 +123,8 @@ def bucket_of(path: str) -> str:
 def _s3_options(properties: Mapping[str, str]) -> dict[str, Any]:
     if properties.get("s3.remote-signing-enabled") == "true":
         raise ConfigError(
-            "the catalogue signs every request to S3, which Cutline's own readers can't ask for; let it lend"
-            " credentials instead, or give s3.access-key-id and s3.secret-access-key in sink.catalog"
+            "the catalogue signs every request to S3, which Cutline's own readers can't ask for",
+            "let it lend credentials instead, or give s3.access-key-id and s3.secret-access-key in sink.catalog",
         )
     names = {
         "s3.access-key-id": "access_key",

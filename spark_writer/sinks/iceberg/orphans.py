@@ -55,12 +55,11 @@ def remove_orphans(table: LakeTable, owner: Owner, *, w: int, before: float) -> 
         table.refresh()
         data, metadata = (_listed(folder, before) for folder in _folders(table))
         writers = {path: writer_of(_name(path), table.uuid) for path in data}
-        ours = {owner.id, *([owner.name] if owner.carried_over else [])}
         earlier = earlier_of(table.metadata().property(EARLIER, None))
         older = [
             path
             for path, writer in writers.items()
-            if writer is not None and (writer[1] < w if writer[0] in ours else writer[0] in earlier)
+            if writer is not None and (writer[1] < w if writer[0] == owner.id else writer[0] in earlier)
         ]
         if not older:
             return []

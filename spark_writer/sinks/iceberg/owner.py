@@ -5,8 +5,6 @@ decides. A name comes again when a pipeline is deleted and made again, or in ano
 table of another life of this name is never taken for one's own by chance:
 
 - its pipeline says `sink.adopt`: it takes the table over, with all that it shows, until its own first generation does;
-- its pipeline was made by a version of Cutline without ids, and was carried over with its store: the tables of its name
-  that bear no id are its own;
 - else the table is refused, at once, with these choices.
 
 A pipeline whose table was taken over finds another id there, and itself among the earlier ones: it is refused, also if
@@ -18,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+
+from cutline.common.causes import Cause, Code
 
 OWNER = "cutline.pipeline"
 ID = "cutline.id"
@@ -37,11 +37,10 @@ def with_earlier(earlier: Collection[str], name: str | None, life: str | None) -
 
 
 class Relation(StrEnum):
-    """What a table is to a pipeline: its own; its own, without the id so far; another life's, which it takes over;
-    another life's; another life's, which took it over from this one; another pipeline's; nobody's."""
+    """What a table is to a pipeline: its own; another life's, which it takes over; another life's; another life's,
+    which took it over from this one; another pipeline's; nobody's."""
 
     OURS = "ours"
-    UNMARKED = "unmarked"
     ADOPTED = "adopted"
     EARLIER = "earlier"
     LATER = "later"
@@ -51,12 +50,10 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A life of a pipeline as the lake knows it; `carried_over`: its first tables bear no id; `adopts`: it takes over
-    what earlier lives of its name have left."""
+    """A life of a pipeline as the lake knows it; `adopts`: it takes over what earlier lives of its name have left."""
 
     name: str
     id: str
-    carried_over: bool = False
     adopts: bool = False
 
     @property
@@ -73,36 +70,37 @@ class Owner:
             return Relation.ANOTHERS
         if life == self.id:
             return Relation.OURS
-        if life is None and self.carried_over:
-            return Relation.UNMARKED
-        if self.id in earlier or (self.carried_over and self.name in earlier):
+        if self.id in earlier:
             return Relation.LATER
         return Relation.ADOPTED if self.adopts else Relation.EARLIER
 
     def has(self, name: str | None, life: str | None) -> bool:
         """Whether something with these marks was made by this life of the pipeline, or taken over by it."""
-        return self.relation(name, life) in (Relation.OURS, Relation.UNMARKED)
+        return self.relation(name, life) == Relation.OURS
 
-    def refusal(self, what: str, name: str | None, life: str | None, earlier: Collection[str] = ()) -> str | None:
-        """Why this pipeline can't write `what`, which has this name and id, in one sentence with what a person can do;
-        None if it can."""
+    def refusal(self, what: str, name: str | None, life: str | None, earlier: Collection[str] = ()) -> Cause | None:
+        """Why this pipeline can't write `what`, which has this name and id; None if it can."""
         match self.relation(name, life, earlier):
             case Relation.LATER:
-                return (
+                return Cause(
+                    Code.LAKE,
                     f"{what} was taken over from this pipeline (id {self.id}) by another pipeline {name} (id {life}),"
-                    " made again or in another store; delete this pipeline, or remove that from the lake"
+                    " made again or in another store",
+                    "delete this pipeline, or remove that from the lake",
                 )
             case Relation.EARLIER:
                 which = "" if life is None else f" (id {life})"
-                return (
+                return Cause(
+                    Code.LAKE,
                     f"{what} belongs to another pipeline {name}{which}, deleted or in another store, not to this one"
-                    f" (id {self.id}); set `sink: {{adopt: true}}` to take it over, remove it from the lake, or choose"
-                    " another warehouse"
+                    f" (id {self.id})",
+                    "set `sink: {adopt: true}` to take it over, remove it from the lake, or choose another warehouse",
                 )
             case Relation.ANOTHERS | Relation.NOBODYS:
                 whose = f"belongs to pipeline {name}" if name else "was not made by Cutline"
-                return (
-                    f"{what} {whose}, so pipeline {self.name} can't write it; choose another warehouse or remove that"
-                    " table"
+                return Cause(
+                    Code.LAKE,
+                    f"{what} {whose}, so pipeline {self.name} can't write it",
+                    "choose another warehouse or remove that table",
                 )
         return None

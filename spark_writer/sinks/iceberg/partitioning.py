@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cutline.common.config.pipeline import partitioned_by
+from cutline.common.config.table_options import partitioned_by
 from cutline.common.schema import TableSchema
 from cutline.common.spill import Extent, Spill
 from cutline.spark_writer.sinks.iceberg.columns import EXACT, Layout, Partition, single_value

@@ -67,7 +67,7 @@ def read_deleted(vector: Vector | None) -> Any:
         try:
             positions = file.read(columns=[_POSITION])[_POSITION].to_numpy()
         except (KeyError, pa.ArrowInvalid, OSError) as error:
-            raise FileLost(f"{vector.path} can't be read ({error}); restore it from a backup") from error
+            raise FileLost(f"{vector.path} can't be read ({error})", "restore it from a backup") from error
     return np.unique(positions)  # of other writers it may be out of order
 
 

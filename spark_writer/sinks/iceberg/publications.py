@@ -38,7 +38,8 @@ from cutline.common.config import reserved
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
-from cutline.common.store.records import Publication, changes
+from cutline.common.store.deltas import changes
+from cutline.common.store.records import Publication
 from cutline.spark_writer.sinks.iceberg.columns import quoted
 from cutline.spark_writer.sinks.iceberg.files import open_parquet, write_parquet
 from cutline.spark_writer.sinks.iceberg.jvm import failing_as
@@ -204,8 +205,8 @@ class Publications:
             self._check_holder(base)
             if not first and base.property(self._writer, None) != self._mark:
                 raise Unavailable(
-                    f"another Spark writer has written to {self.table_id} for pipeline {self._lake.pipeline};"
-                    " starting again after it"
+                    f"another Spark writer has written to {self.table_id} for pipeline {self._lake.pipeline}",
+                    "starting again after it",
                 )
             transaction = table.java.newTransaction()
             prepare(transaction).commit()
@@ -300,8 +301,8 @@ class Publications:
     def _open(self, *, expected: bool = False) -> LakeTable:
         if expected and not self._lake.exists(self._namespace, NAME):
             raise Unavailable(
-                f"the lake's table {self.table_id} is gone, so this is not the lake that Cutline wrote; correct the"
-                " catalogue"
+                f"the lake's table {self.table_id} is gone, so this is not the lake that Cutline wrote",
+                "correct the catalogue",
             )
         types, fields = self._lake.jvm.iceberg.types.Types, self._lake.jvm.root.java.util.ArrayList()
         for at, (name, _, kind) in enumerate(_COLUMNS, start=1):

@@ -164,8 +164,8 @@ def _vectors(table: LakeTable, path: str, died: dict[str, Any], layout: Layout) 
     positions = np.empty(0, np.int64) if found is None else found.positions
     if len(positions) != wanted.num_rows:
         raise ProtocolError(
-            f"the merged file {path} has {len(positions)} of {wanted.num_rows} rows that died while it was written; its"
-            " compaction was given up"
+            f"the merged file {path} has {len(positions)} of {wanted.num_rows} rows that died while it was written",
+            "its compaction was given up",
         )
     return write_deleted(
         table.version, lambda suffix: table.new_file(f"{uuid.uuid4().hex}.{suffix}"), {path: positions}

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cutline.common.config.pipeline import sorted_by
+from cutline.common.config.table_options import sorted_by
 from cutline.common.schema import TableSchema
 from cutline.spark_writer.sinks.iceberg.columns import Layout, Sort
 from cutline.spark_writer.sinks.iceberg.fields import field_id

@@ -72,9 +72,9 @@ def _put_unread(store: PipelineStore, record: StagedFile, path: str) -> None:
         try:
             size = file_size(location)
         except FileNotFoundError as error:
-            raise StagedLost(f"{location} is missing, though an entry names it; restore it from a backup") from error
+            raise StagedLost(f"{location} is missing, though an entry names it", "restore it from a backup") from error
     if size != record.size:
-        raise StagedLost(f"{location} is corrupt ({size} bytes instead of {record.size}); restore it from a backup")
+        raise StagedLost(f"{location} is corrupt ({size} bytes instead of {record.size})", "restore it from a backup")
     try:
         put_file(location, path, record.sha256)
     except FileLost as error:
@@ -101,8 +101,8 @@ def _opened(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
             raise StagedLost(str(error)) from error
         if file.metadata.num_rows != staged.record.rows:
             raise StagedLost(
-                f"{path} has {file.metadata.num_rows} rows, but its journal entry says {staged.record.rows}; restore it"
-                " from a backup"
+                f"{path} has {file.metadata.num_rows} rows, but its journal entry says {staged.record.rows}",
+                "restore it from a backup",
             )
         yield file
 
@@ -130,10 +130,11 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
             if after is not None:
                 wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
             read = read.filter(wanted)
-            if not key and not pc.all(is_any(read[OP], Op.INSERT)).as_py():
+            if not key and pc.any(pc.invert(is_any(read[OP], Op.INSERT))).as_py():
                 raise ProtocolError(
                     f"{layout.schema.table_id} has no key, and {staged.record.path} has changes of it that are no"
-                    " inserts; read the table again"
+                    " inserts",
+                    "read the table again",
                 )
             keys = [
                 comparable(read[name].cast(layout.schema.field(column).type))
@@ -152,7 +153,7 @@ def last_changes(changes: pa.Table, layout: Layout) -> pa.Table:
     if not names:
         if pc.count_distinct(changes[SEQ]).as_py() != changes.num_rows:
             raise ProtocolError(
-                f"{layout.schema.table_id} has no key, and its changes are not distinct inserts; read the table again"
+                f"{layout.schema.table_id} has no key, and its changes are not distinct inserts", "read the table again"
             )
         return changes
     last = changes.group_by(names).aggregate([(SEQ, "max")])

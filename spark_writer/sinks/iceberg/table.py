@@ -39,6 +39,7 @@ import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.file_metrics import COLUMNS
 from cutline.common.schema import TableSchema
@@ -73,7 +74,6 @@ from cutline.spark_writer.sinks.iceberg.versions import LEAST, VERSIONS, is_due,
 logger = logging.getLogger("cutline.spark_writer")
 SOURCE = "cutline.table"
 """The table property with the table's id as the source spells it."""
-RETRIES = "commit.retry.num-retries"
 FORMAT_VERSION = 3
 """The format version of a table unless the settings say otherwise."""
 SORT_ORDER = "cutline.sort-order"
@@ -114,18 +114,22 @@ class TableFault(ConfigError):
     `lost`: the rows that it held are gone too.
     """
 
-    def __init__(self, cause: str, *, lost: bool = False) -> None:
-        """Take the cause: one sentence with its remedy."""
-        super().__init__(cause)
+    code = Code.LAKE
+
+    def __init__(self, cause: Cause | str, remedy: str = "", *, lost: bool = False) -> None:
+        """Take the cause, or its sentence and remedy."""
+        super().__init__(cause if isinstance(cause, Cause) else Cause(self.code, cause, remedy))
         self.lost = lost
 
 
 class ForeignCommit(TableFault):
     """Other users committed `theirs` to `main`, and a person must choose whether that is kept."""
 
+    code = Code.FOREIGN_COMMIT
+
     def __init__(self, table_id: str, theirs: Theirs) -> None:
         """Describe it in one sentence."""
-        super().__init__(f"{theirs.describe(f'{CATALOG}.{table_id}')}; {theirs.remedy}")
+        super().__init__(theirs.describe(f"{CATALOG}.{table_id}"), theirs.remedy)
         self.theirs = theirs
 
 
@@ -193,7 +197,8 @@ class LakeTable:
         if made_for is not None and made_for != self.table_id:
             raise TableFault(
                 f"the catalogue takes {self.table_id} and {made_for} for the same name, so {self.table_id} has no lake"
-                " table of its own; leave one of them out of tables, or use a catalogue that tells their names apart"
+                " table of its own",
+                "leave one of them out of tables, or use a catalogue that tells their names apart",
             )
 
     @staticmethod
@@ -212,23 +217,20 @@ class LakeTable:
             base = self.metadata()
             name, life, earlier = self._marks(base)
             relation = self._owner.relation(name, life, earlier)
-            if relation not in (Relation.UNMARKED, Relation.ADOPTED):
+            if relation != Relation.ADOPTED:
                 return
-            changes: Changes = {}
-            properties = self._owner.properties
-            if relation == Relation.ADOPTED:
-                main = base.ref("main")
-                at = None if main is None else int(main.snapshotId())
-                left = with_earlier(earlier, name, life)
-                properties = {**properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: left}
-                kept = (OFFSET, PARTITION, SORT, CHOICE)
-                gone = [key for key in base.properties() if key.startswith(kept)]
-                changes |= {"removed-properties": gone, **self._left_refs(base, life or "before")}
-                about = (self._owner.name, f"{CATALOG}.{self.table_id}", life, self._owner.id)
-                logger.warning("pipeline %s: the lake table %s of its earlier life %s is taken over by %s", *about)
+            main = base.ref("main")
+            at = None if main is None else int(main.snapshotId())
+            left = with_earlier(earlier, name, life)
+            properties = {**self._owner.properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: left}
+            kept = (OFFSET, PARTITION, SORT, CHOICE)
+            gone = [key for key in base.properties() if key.startswith(kept)]
+            changes: Changes = {"removed-properties": gone, **self._left_refs(base, life or "before")}
+            about = (self._owner.name, f"{CATALOG}.{self.table_id}", life, self._owner.id)
+            logger.warning("pipeline %s: the lake table %s of its earlier life %s is taken over by %s", *about)
             self._swap({**changes, "properties": properties})
 
-        if self._owner.relation(*self._marks(self.metadata())) in (Relation.UNMARKED, Relation.ADOPTED):
+        if self._owner.relation(*self._marks(self.metadata())) == Relation.ADOPTED:
             self.committed(f"the lake table {self.table_id} could not be taken over", once)
             self._layout = None
         self.check_owner()
@@ -256,7 +258,8 @@ class LakeTable:
         if str(self.version) != made:
             raise TableFault(
                 f"another user set the format version of the lake table {CATALOG}.{self.table_id} from {made} to"
-                f" {self.version}; drop the table, and it is read again"
+                f" {self.version}",
+                "drop the table, and it is read again",
             )
 
     def _check_partition(self, metadata: Metadata) -> None:
@@ -276,12 +279,12 @@ class LakeTable:
             fields = ", ".join(str(field.name()) for field in metadata.spec().fields())
             raise TableFault(
                 f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
-                " write to partitions that it did not make; remove them by ALTER TABLE ... DROP PARTITION FIELD, then"
-                " retry the table"
+                " write to partitions that it did not make",
+                "remove them by ALTER TABLE ... DROP PARTITION FIELD, then retry the table",
             )
         raise TableFault(
-            f"another user changed the partitions of the lake table {CATALOG}.{self.table_id}, which Cutline divides;"
-            " undo that by ALTER TABLE, then retry the table"
+            f"another user changed the partitions of the lake table {CATALOG}.{self.table_id}, which Cutline divides",
+            "undo that by ALTER TABLE, then retry the table",
         )
 
     def _shown_summary(self, metadata: Metadata) -> Any:
@@ -308,7 +311,8 @@ class LakeTable:
             if self.version > self._wanted_version:
                 raise TableFault(
                     f"the lake table {CATALOG}.{self.table_id} has format version {self.version} and can't go back to"
-                    f" {self._wanted_version}, which format_version asks for; drop the table, and it is read again"
+                    f" {self._wanted_version}, which format_version asks for",
+                    "drop the table, and it is read again",
                 )
             made = {VERSION: str(self._wanted_version)}
             self._swap({"format-version": self._wanted_version, "properties": made})
@@ -396,8 +400,12 @@ class LakeTable:
             ours = str(file.format()) == "PARQUET" and file.specId() == self.java.spec().specId()
             if not ours or deletes.size() > 1 or not all(is_usable(self.jvm, each) for each in items(deletes)):
                 raise TableFault(
-                    f"another user wrote files to the lake table {CATALOG}.{self.table_id} in a form that Cutline can't"
-                    " change; rewrite them by rewrite_data_files as Parquet without partitions, then retry the table"
+                    Cause(
+                        Code.FOREIGN_COMMIT,
+                        f"another user wrote files to the lake table {CATALOG}.{self.table_id} in a form that Cutline"
+                        " can't change",
+                        "rewrite them by rewrite_data_files as Parquet without partitions, then retry the table",
+                    )
                 )
         planned.close()
 
@@ -412,7 +420,7 @@ class LakeTable:
             if found is None or found.rewrites:
                 raise ConfigError(f"no commit of others to the lake table {self.table_id} awaits a choice")
             if found.seen != seen:
-                raise ConfigError(f"others committed to the lake table {self.table_id} again; look, and choose again")
+                raise ConfigError(f"others committed to the lake table {self.table_id} again", "look, and choose again")
             if choice not in found.choices:
                 raise ConfigError(f"{choice} is no choice for the lake table {self.table_id}")
             if choice == ACCEPT:
@@ -682,7 +690,7 @@ class LakeTable:
             head = self.head(branch)
             if head is not None and head != base:
                 raise Unavailable(
-                    f"branch {branch} of {self.table_id} was moved by another process; starting again on a new branch"
+                    f"branch {branch} of {self.table_id} was moved by another process", "starting again on a new branch"
                 )
             changes: Changes = {"last-column-id": max(start.lastColumnId(), layout.highest_id)}
             if head is None:
@@ -923,7 +931,7 @@ class LakeTable:
                 return False
             snapshot = base.snapshot(snapshot_id)
             if snapshot is None:
-                raise TableFault(snapshot_lost(self.table_id), lost=True)
+                raise snapshot_lost(self.table_id)
             self._check_form()
             lost = undone(base, snapshot_id)
             if lost is not None and not lost.rewrites:
@@ -945,9 +953,7 @@ class LakeTable:
                     properties[COMMENTS] = noted  # the next commit gives them to the columns again
                 if base.property(CHOICE, None) is not None:
                     gone.append(CHOICE)
-            if not before.recorded and base.property(RETRIES, None) == "0":
-                gone.append(RETRIES)  # which Cutline's first versions set on the table
-            if not before.recorded or (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
+            if (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
                 properties[PUBLISHED] = json.dumps([w, n, snapshot_id])
             properties |= self._kept_versions(base)
             if tag:
@@ -996,16 +1002,19 @@ def write_rows(table: LakeTable, layout: Layout, groups: Iterable[pa.Table]) -> 
     return [table.data_file(path, layout, partition) for path, partition in written]
 
 
-def table_dropped(table_id: str) -> str:
-    """Return the cause to give when a lake table is gone."""
-    return f"the lake table {CATALOG}.{table_id} was dropped by another user; retry the table to read it again"
+def table_dropped(table_id: str) -> TableFault:
+    """Return the error for a lake table that is gone."""
+    sentence = f"the lake table {CATALOG}.{table_id} was dropped by another user"
+    return TableFault(sentence, "retry the table to read it again", lost=True)
 
 
-def snapshot_lost(table_id: str) -> str:
-    """Return the cause to give when a lake table lacks the snapshot from which Cutline continues."""
-    return (
+def snapshot_lost(table_id: str) -> TableFault:
+    """Return the error for a lake table that lacks the snapshot from which Cutline continues."""
+    return TableFault(
         f"the lake table {CATALOG}.{table_id} no longer has the snapshot from which Cutline continues, because another"
-        " user expired or replaced it; retry the table to read it again"
+        " user expired or replaced it",
+        "retry the table to read it again",
+        lost=True,
     )
 
 

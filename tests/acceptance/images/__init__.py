@@ -1,6 +1,6 @@
 """Images for a Docker that reaches no registry: stand-ins under the tags that Dockerfile and docker-compose.yml name.
 
-Debian by debootstrap, MySQL and Redis from its unstable suite, the S3 server as tests/support/servers.py builds it.
+Debian by debootstrap, MySQL and Redis from its unstable suite, the S3 server as tests/support/lake_servers.py has it.
 This machine's settings for package registries (those that .ci/bare passes on) go into the stand-in of Debian, nowhere
 else.
 """
@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from tests.acceptance.docker import Docker, DockerFailed
-from tests.support.servers import debian, versitygw
+from tests.support.lake_servers import versitygw
+from tools.builds import debian
 from tools.programs import program
 
 ROOT = Path(__file__).parents[3]

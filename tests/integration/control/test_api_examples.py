@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from tests.support.control_server import ControlServer
-from tests.support.servers import MariaDB
+from tests.support.databases import MariaDB
 from tools.programs import program
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "api.md"

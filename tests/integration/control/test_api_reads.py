@@ -19,8 +19,8 @@ from cutline.services.client.rest import AsyncClient, Client, NotFound, Unauthor
 from cutline.services.client.rest.models import Checkpoint, Event, Grid
 from cutline.services.run.cli import main
 from cutline.services.run.supervisor import free_port
+from tests.support.databases import Database
 from tests.support.mesh import Mesh, Pipeline, ServiceProcess, waited
-from tests.support.servers import Database
 
 TOKEN = "a token for tests"
 Fresh = Callable[[Database], str]

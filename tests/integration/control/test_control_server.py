@@ -22,7 +22,9 @@ from cryptography.x509.oid import NameOID
 
 from cutline.services.control.api.source_threads import OF_ONE
 from tests.support.control_server import ControlServer
-from tests.support.servers import HOST, MariaDB, Redis
+from tests.support.databases import MariaDB
+from tests.support.redis_servers import Redis
+from tests.support.server_process import HOST
 from tests.support.stalling import Handshake, StallingWire
 
 Start = Callable[..., ControlServer]

@@ -17,15 +17,15 @@ import pytest
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
-from cutline.common.status.parts import EnumeratorStatus
+from cutline.common.status.pipeline_status import EnumeratorStatus
 from cutline.common.store.lives import Key
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.audit_log import FLUSH_SECONDS
 from cutline.services.control.api.roles import ROLES, Role
 from tests.support import records
 from tests.support.control_server import ControlServer
+from tests.support.databases import MariaDB
 from tests.support.mesh import waited
-from tests.support.servers import MariaDB
 
 CHECKS = (
     "not_a_server_error",

@@ -16,7 +16,7 @@ from redis.asyncio import Redis as Client
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
-from cutline.common.status.parts import Apply, Mark, ReaderStatus, SparkWriterStatus, WriterStatus
+from cutline.common.status.pipeline_status import Apply, Mark, ReaderStatus, SparkWriterStatus, WriterStatus
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control import duties as watch_file

@@ -21,9 +21,10 @@ from cutline.services.sources.mysql.binlog_age import retention, retention_of
 from cutline.services.sources.mysql.connection import Source, connect
 from tests.support import openlineage
 from tests.support.bank import Fresh
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
 from tests.support.mesh import Mesh, waited
 from tests.support.receiver import Receiver
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL, free_port
+from tests.support.server_process import free_port
 from tests.support.sources import here
 
 TOKEN = "sesame"

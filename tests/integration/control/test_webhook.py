@@ -16,12 +16,13 @@ from redis.asyncio import Redis as Client
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
-from cutline.common.status.parts import EnumeratorStatus
+from cutline.common.status.pipeline_status import EnumeratorStatus
 from cutline.common.store.store import Store
 from cutline.services.control import alerts as alerts_file
 from cutline.services.control import duties as watch_file
 from cutline.services.control.duties import LEASE, jobs_of, watch
 from cutline.services.control.webhook import KEY, signed
+from tests.support.causes import because
 from tests.support.receiver import Post, Receiver
 
 SHOP = (
@@ -72,7 +73,7 @@ class Controls:
                 await asyncio.sleep(0.02)
 
     async def halted(self, cause: str | None) -> None:
-        status = EnumeratorStatus(at=time.time(), halted=cause, epoch=3)
+        status = EnumeratorStatus(at=time.time(), halted=because(cause) if cause else None, epoch=3)
         await self.registry.put_status(self.store.pipeline("shop").key, "enumerator", status)
 
 

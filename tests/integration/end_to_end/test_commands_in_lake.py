@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.spark_writer import session
 from tests.integration.pipeline.test_commands import changing, filled
+from tests.support.databases import Database, MariaDB, MySQL
+from tests.support.hammer import Hammer
+from tests.support.history import content, differences
 from tests.support.lakes import writing
-from tests.support.mesh import Hammer, Mesh, Pipeline, content, differences
+from tests.support.mesh import Mesh, Pipeline
 from tests.support.operator import command, done, redefined
-from tests.support.servers import Database, MariaDB, MySQL
 
 Fresh = Callable[[Database], str]
 

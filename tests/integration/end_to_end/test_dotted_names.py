@@ -19,9 +19,9 @@ from cutline.services.run import lake
 from cutline.services.sources.mysql.connection import quoted, quoted_table
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.spark_writer import session
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database
 from tests.support.lakes import savepoint, writing
 from tests.support.mesh import Mesh, connection
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database
 from tests.support.spark_bench import load_iceberg
 
 Rows = list[tuple[Any, ...]]

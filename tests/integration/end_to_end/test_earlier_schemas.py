@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from cutline.spark_writer import session
+from tests.support.databases import Database
 from tests.support.lakes import compared, savepoint, writing
 from tests.support.mesh import Mesh
 from tests.support.schema_cases import BEFORE, CASES, Case, rows
-from tests.support.servers import Database
 from tests.support.sources import here
 
 Fresh = Callable[[Database], str]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from cutline.spark_writer import session
+from tests.support.databases import Database
+from tests.support.hammer import Hammer
 from tests.support.lakes import savepoint, writing
-from tests.support.mesh import Hammer, Mesh, Pipeline
-from tests.support.servers import Database
+from tests.support.mesh import Mesh, Pipeline
 
 FIRST = 200
 
@@ -56,7 +57,7 @@ def test_every_publication_has_each_inserted_row_once(
             pipeline.until(lambda: pipeline.phase(name) == "quarantined", "the quarantine")
             savepoint(pipeline, "after")
     newest: Any = pipeline.checkpoint()
-    assert "only its INSERTs" in newest.tables[name].cause
+    assert "only its INSERTs" in str(newest.tables[name].cause)
     reader = session.for_pipeline(spark, definition["sink"])
     versions = dict.fromkeys(publication.tables[name].main.snapshot_id for publication in showing(pipeline, name))
     assert len(versions) >= 3

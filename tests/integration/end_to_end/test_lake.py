@@ -17,9 +17,11 @@ from cutline.common.schema import Column, parse_type
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer import session
 from tests.support.bank import ACCOUNTS, BALANCE, Bank
+from tests.support.databases import Database, MariaDB
+from tests.support.history import content, differences
 from tests.support.lakes import savepoint, writing
-from tests.support.mesh import Content, Mesh, Pipeline, connection, content, differences, place
-from tests.support.servers import Database, MariaDB
+from tests.support.mesh import Mesh, Pipeline, connection, place
+from tests.support.modelled_lake import Content
 
 
 def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(

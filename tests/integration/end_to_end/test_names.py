@@ -17,9 +17,9 @@ from pymysql.constants import ER
 from cutline.common.schema import META_FIELDS
 from cutline.spark_writer import session
 from cutline.spark_writer.sinks.iceberg.columns import quoted
+from tests.support.databases import Database
 from tests.support.lakes import savepoint, writing
 from tests.support.mesh import Mesh, connection
-from tests.support.servers import Database
 from tests.support.spark_bench import load_iceberg
 
 RESERVED = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"]

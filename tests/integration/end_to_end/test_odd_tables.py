@@ -7,8 +7,10 @@ from pathlib import Path
 
 from cutline.common.table_id import table_id_of
 from cutline.services.sources.mysql.connection import quoted
-from tests.support.mesh import Mesh, content, cuts, differences
-from tests.support.servers import Database, MySQL
+from tests.support.databases import Database, MySQL
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 NAMES = (

@@ -22,10 +22,12 @@ import pytest
 
 from cutline.spark_writer import session
 from tests.conftest import FULL, skipped_where_missing
+from tests.support.databases import Database, MariaDB
+from tests.support.hammer import Hammer
+from tests.support.history import content
 from tests.support.lakes import InLake, compared, in_lake, savepoint, writing
-from tests.support.mesh import Hammer, Mesh, Pipeline, content
+from tests.support.mesh import Mesh, Pipeline
 from tests.support.schema_cases import BEFORE, CASES, CREATE, Case, rows
-from tests.support.servers import Database, MariaDB
 from tools.programs import program
 
 Fresh = Callable[[Database], str]
@@ -254,7 +256,7 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
             savepoint(pipelines[policy], "last", 300)
         newest, definition = halts.checkpoint(), pipelines["exact"].store.definition()
     assert newest is not None
-    causes = {name: newest.tables[table].cause for name, table in stopped.items()}
+    causes = {name: str(newest.tables[table].cause) for name, table in stopped.items()}
     assert "ADD n INT" in causes["t"]
     assert "MODIFY d DATETIME" in causes["again"]
     assert "while it was being read" in causes["snapshot_t"]
@@ -330,7 +332,7 @@ def test_each_policy_holds_for_columns_that_change_in_catch_up(
             ends[policy] = pipeline.catches_up(*shows[policy], seconds=300)
             savepoint(pipeline, "last", 300)
         definition: Any = pipelines["exact"].store.definition()
-    assert "schema_changes: halt stops it there: ALTER TABLE" in ends["halt"].tables[stopped].cause
+    assert "schema_changes: halt stops it there: ALTER TABLE" in str(ends["halt"].tables[stopped].cause)
     tables = [table for policy in ends for table in shows[policy] if ends[policy].tables[table].generation > 1]
     assert tables == []  # none was read again
     reader = session.for_pipeline(spark, definition["sink"])

@@ -31,9 +31,10 @@ from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from tests.conftest import started
 from tests.support import records
+from tests.support.databases import MariaDB
+from tests.support.lake_servers import S3, IcebergRest, PostgreSQL
 from tests.support.lakes import in_lake
 from tests.support.mesh import waited
-from tests.support.servers import S3, IcebergRest, MariaDB, PostgreSQL
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, options, order, schema, stock
 
 Make = Callable[..., SparkBench]
@@ -139,7 +140,7 @@ def test_a_table_whose_files_may_not_be_read_is_quarantined_alone(
     incarnation = bench.apply()
     held = newest(bench).tables[T.table_id].held
     assert held is not None
-    assert held.cause.startswith(f"the object storage denies access to s3://{bucket}/lake/shop/orders/data/")
+    assert str(held.cause).startswith(f"the object storage denies access to s3://{bucket}/lake/shop/orders/data/")
     assert newest(bench).tables[U.table_id].shown
     on_s3.allow(bucket, user)
     incarnation.retry()
@@ -277,7 +278,7 @@ def test_a_catalogue_that_ignores_case_does_not_mix_two_tables(make: Make, tmp_p
         bench.apply()
     held = newest(bench).tables[upper.table_id].held
     assert held is not None
-    assert held.cause == (
+    assert str(held.cause) == (
         "the catalogue takes shop.Orders and shop.orders for the same name, so shop.Orders has no lake table of its"
         " own; leave one of them out of tables, or use a catalogue that tells their names apart"
     )
@@ -331,7 +332,7 @@ def test_a_bucket_that_does_not_exist_is_named_before_anything_is_written(on_s3:
     with pytest.raises(ConfigError, match=r"^the bucket absent of the store s3://absent/x does not exist; create it"):
         Store("s3://absent/x").check()
     lake = sink(warehouse="s3://absent/lake", catalog={"type": "jdbc", **on_s3.catalog})
-    assert catalogue.faults(lake, "s3://lake/store") == [
+    assert [str(fault) for fault in catalogue.faults(lake, "s3://lake/store")] == [
         "the bucket absent of the warehouse s3://absent/lake does not exist; create it, or correct sink.warehouse"
     ]
     catalogue.probe(sink(warehouse="s3://lake/probed", catalog={"type": "jdbc", **on_s3.catalog}))

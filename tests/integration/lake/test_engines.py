@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cutline.common.config.pipeline import TableOptions
+from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ProtocolError
 from cutline.common.journal.plan import StagedLost
 from cutline.services.writer import staging

@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from cutline.common.config.pipeline import TableOptions
+from cutline.common.config.table_options import TableOptions
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS
 from cutline.services.writer.staging import OpenChanges
 from cutline.spark_writer.sinks.iceberg import partitioning

@@ -171,7 +171,7 @@ def test_a_table_that_can_not_be_divided_any_more_is_quarantined_alone(bench: Sp
 
     def held(table: str) -> str | None:
         found = newest(bench).tables[table].held
-        return None if found is None else found.cause
+        return None if found is None else str(found.cause)
 
     assert held("shop.orders") == (
         "shop.orders has no column region, by which partition in table_options divides its lake table; give it another"

@@ -28,8 +28,8 @@ from cutline.spark_writer.sinks.iceberg.foreign import theirs
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.support import records
+from tests.support.databases import Database, MariaDB
 from tests.support.mesh import Mesh
-from tests.support.servers import Database, MariaDB
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, stock
 
 BAD, HEALTHY = U.table_id, T.table_id
@@ -130,7 +130,7 @@ def parked(bench: SparkBench) -> str:
         f"SELECT state FROM lake._cutline.publications WHERE `table` = '{BAD}' ORDER BY checkpoint DESC LIMIT 1"
     ).toArrow()
     assert rows["state"].to_pylist() == ["quarantined"]
-    return table.held.cause
+    return str(table.held.cause)
 
 
 def branches(bench: SparkBench, table: str) -> set[str]:

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from cutline.common.mesh.lease import lease_name
-from cutline.common.status.parts import SPARK_WRITER
+from cutline.common.status.pipeline_status import SPARK_WRITER
 from cutline.spark_writer.leading import LEASE_SECONDS
 from tests.support.mesh import ROOT, waited
-from tests.support.servers import Redis
+from tests.support.redis_servers import Redis
 from tests.support.spark_bench import Row, SparkBench, schema
 
 MOVES_SECONDS = 15.0

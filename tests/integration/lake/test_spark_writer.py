@@ -29,7 +29,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common.config.pipeline import RetentionConfig, TableOptions
+from cutline.common.config.pipeline import RetentionConfig
+from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE
 from cutline.services.run.lake import where

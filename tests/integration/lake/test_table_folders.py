@@ -52,7 +52,7 @@ def test_every_odd_name_has_a_folder_of_its_own_in_the_warehouse_and_goes_on(ben
             journal.change(table, ("+U", order(1, engine)), ("-D", order(2)))
         n = journal.checkpoint()
         bench.apply(incarnation)
-    held = {table: found.held.cause for table, found in newest(bench).tables.items() if found.held is not None}
+    held = {table: str(found.held.cause) for table, found in newest(bench).tables.items() if found.held is not None}
     assert held == {}
     lake = Path(bench.journal.sink["warehouse"])
     folders = set()

@@ -21,7 +21,8 @@ from cutline.common.store.store import Store
 from cutline.services.run import cli
 from cutline.services.run.preflight import check
 from tests.conftest import started
-from tests.support.servers import Database, MariaDB, MySQL, free_port
+from tests.support.databases import Database, MariaDB, MySQL
+from tests.support.server_process import free_port
 
 Change = Callable[[str], str]
 

@@ -16,7 +16,7 @@ import yaml
 from cutline.common import programs
 from cutline.common.config.pipeline import load
 from cutline.services.control.api.plan import plan
-from tests.support.servers import Database
+from tests.support.databases import Database
 
 
 def doctor(*arguments: str, **environ: str) -> tuple[int, dict[str, Any]]:

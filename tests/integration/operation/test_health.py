@@ -18,7 +18,8 @@ from cutline.common.config.environment import Environment
 from cutline.common.mesh.presence import Registry, Service
 from cutline.services import health
 from tests.conftest import started
-from tests.support.servers import Redis, free_port
+from tests.support.redis_servers import Redis
+from tests.support.server_process import free_port
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.servers import MariaDB
+from tests.support.databases import MariaDB
 
 ROOT = Path(__file__).resolve().parents[3]
 REFUSED = 77

@@ -21,19 +21,21 @@ from click.testing import CliRunner
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.store import Store
 from cutline.services.run import cli
-from tests.support.servers import Database, MariaDB, Redis
+from tests.support.databases import Database, MariaDB
+from tests.support.redis_servers import Redis
 
 ROOT = Path(__file__).resolve().parents[3]
 
 MESH = """
 import asyncio, json, os, time
+from cutline.common.causes import Cause
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
 from cutline.common.positions import Position
-from cutline.common.status.form import read
-from cutline.common.status.parts import EnumeratorStatus, SparkWriterStatus
+from cutline.common.form import read
+from cutline.common.status.pipeline_status import EnumeratorStatus, SparkWriterStatus
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import Store
@@ -54,7 +56,8 @@ async def main():
             if plan.get("spark"):
                 spark = read(SparkWriterStatus, plan["spark"] | {"at": now})
                 await registry.put_status(store.key, "spark_writer", spark)
-            status = EnumeratorStatus(at=now, epoch=1, halted=plan.get("halted"))
+            halted = Cause.from_json(plan["halted"]) if "halted" in plan else None
+            status = EnumeratorStatus(at=now, epoch=1, halted=halted)
             await registry.put_status(store.key, "enumerator", status, tables=json.dumps(plan["tables"]))
         except Unavailable:
             pass
@@ -105,8 +108,8 @@ cli.main()
 """
 
 LIVE = {"phase": "live", "generation": 1, "rows_done": 3, "rows_estimate": 3, "cause": None}
-GONE = LIVE | {"phase": "dropped", "cause": "there is no table t.c"}
-FAULTY = LIVE | {"phase": "quarantined", "cause": "it has no primary key; add one"}
+GONE = LIVE | {"phase": "dropped", "cause": {"sentence": "there is no table t.c"}}
+FAULTY = LIVE | {"phase": "quarantined", "cause": {"sentence": "it has no primary key", "remedy": "add one"}}
 
 
 def failing(error: str, kind: str) -> dict[str, Any]:
@@ -363,7 +366,7 @@ def test_until_ends_with_1_and_names_the_table_that_the_spark_writer_has_quarant
     start: Callable[..., Running],
 ) -> None:
     """For the enumerator it is live, so the lake is waited for no longer than the Spark writer tries it."""
-    held = {"cause": "the lake table lake.t.b belongs to pipeline market", "generation": 1}
+    held = {"cause": {"sentence": "the lake table lake.t.b belongs to pipeline market"}, "generation": 1}
     plan = {"tables": {"t.a": LIVE, "t.b": LIVE}, "publishes": True, "spark": {"quarantined": {"t.b": held}}}
     code, last = start(plan, "--until", "caught-up").ends()
     assert code == 1
@@ -371,7 +374,8 @@ def test_until_ends_with_1_and_names_the_table_that_the_spark_writer_has_quarant
 
 
 def test_a_pipeline_that_halts_ends_the_run_with_1_and_its_cause(start: Callable[..., Running]) -> None:
-    code, last = start({"tables": {}, "halted": "channel reader-0>writer-1 holds a foreign message"}).ends()
+    halted = {"sentence": "channel reader-0>writer-1 holds a foreign message"}
+    code, last = start({"tables": {}, "halted": halted}).ends()
     assert code == 1
     assert "halted: channel reader-0>writer-1 holds a foreign message" in last
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.databases import CDC_PASSWORD, Database, MySQL
 from tests.support.mesh import Mesh
-from tests.support.servers import CDC_PASSWORD, Database, MySQL
 
 Fresh = Callable[[Database], str]
 REFUSALS = 10
@@ -39,7 +39,7 @@ def test_a_password_that_was_rotated_is_tried_seldom_and_works_again_by_itself_w
                 source.execute(f"KILL {number}")
             refused = refusals(source)
             pipeline.until(
-                lambda: "was refused" in (pipeline.status().enumerator.waiting_for or ""), "the refusal, shown"
+                lambda: "was refused" in str(pipeline.status().enumerator.waiting_for), "the refusal, shown"
             )
             source.execute(f"ALTER USER {user} IDENTIFIED BY '{CDC_PASSWORD}'", f"INSERT INTO {table} VALUES (2)")
             pipeline.catches_up(table, seconds=120.0)

@@ -26,9 +26,11 @@ from cutline.common.mesh.receiver import Receiver
 from cutline.common.mesh.sender import FRAGMENT_BYTES, LEAST_CREDIT_BYTES
 from cutline.common.mesh.streams import stream_name
 from tests.support import records
+from tests.support.databases import Database, MariaDB
+from tests.support.history import content, differences
 from tests.support.leading import led
-from tests.support.mesh import Mesh, content, cuts, differences
-from tests.support.servers import Database, MariaDB
+from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
 
 MIB = 1 << 20
 Fresh = Callable[[Database], str]

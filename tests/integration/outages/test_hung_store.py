@@ -14,8 +14,10 @@ import pytest
 
 from cutline.common.store.store import Store
 from tests.support.control_server import ControlServer
+from tests.support.databases import Database, MariaDB
+from tests.support.lake_servers import S3
 from tests.support.mesh import Mesh, Pipeline, waited
-from tests.support.servers import HOST, S3, Database, MariaDB
+from tests.support.server_process import HOST
 from tests.support.stalling import StallingWire
 
 Fresh = Callable[[Database], str]
@@ -27,7 +29,7 @@ ANSWER_SECONDS = 12.0
 
 def awaited(pipeline: Pipeline) -> str:
     """What the services say that they wait for."""
-    return "; ".join(part.waiting_for or "" for part in pipeline.status().members().values())
+    return "; ".join(str(part.waiting_for or "") for part in pipeline.status().members().values())
 
 
 def services(mesh: Mesh) -> dict[int, dict[str, Any]]:

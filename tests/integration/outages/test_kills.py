@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.databases import MySQL
 from tests.support.mesh import Mesh, ServiceProcess, connection, waited
-from tests.support.servers import MySQL
 
 KILLS = 30
 LONG_SECONDS = 20.0

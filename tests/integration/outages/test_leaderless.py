@@ -14,9 +14,9 @@ import pytest
 
 from cutline.common.mesh.silence import LEADER_SECONDS
 from cutline.common.store.records import CheckpointEntry
+from tests.support.databases import Database, MariaDB
 from tests.support.mesh import Mesh, Pipeline, waited
 from tests.support.operator import command, done, outcome
-from tests.support.servers import Database, MariaDB
 
 Fresh = Callable[[Database], str]
 SLACK_SECONDS = 15.0
@@ -187,7 +187,7 @@ def test_members_whose_checkpoint_does_not_complete_wait_at_their_bound_and_go_o
 
         def waits(member: str, reason: str) -> bool:
             part = pipeline.status().members().get(member)
-            return part is not None and reason in (part.waiting_for or "")
+            return part is not None and reason in str(part.waiting_for)
 
         with written(mariadb, table):
             begun, _ = sent_bytes(pipeline), held.touch()

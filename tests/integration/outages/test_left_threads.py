@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.databases import Database, MariaDB
 from tests.support.mesh import Mesh, ServiceProcess
 from tests.support.operator import done
-from tests.support.servers import Database, MariaDB
 from tests.support.stalling import StallingWire
 
 Fresh = Callable[[Database], str]

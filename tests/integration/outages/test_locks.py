@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, CutlineError, TableLocked, Unavailable
-from cutline.common.status.parts import TableStatus
+from cutline.common.status.pipeline_status import TableStatus
 from cutline.services.sources.mysql.connection import Source, ask, columns_of, connect
 from cutline.services.sources.mysql.preflight import server_faults
 from cutline.services.sources.mysql.server import begin_reading, oldest_transaction_seconds
 from tests.conftest import started
-from tests.support.mesh import Mesh, Pipeline, connection, content, cuts, differences, waited
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, Pipeline, connection, waited
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 USER = f"{CDC_USER}@'%'"
@@ -50,7 +52,7 @@ def shown(pipeline: Pipeline, table: str) -> TableStatus:
 
 
 def cause(pipeline: Pipeline, table: str) -> str:
-    return shown(pipeline, table).cause or ""
+    return str(shown(pipeline, table).cause or "")
 
 
 def equal(pipeline: Pipeline, server: Database, tables: list[str]) -> None:

@@ -15,8 +15,9 @@ from typing import Any, cast
 import pytest
 
 from cutline.common.store.records import CheckpointEntry
-from tests.support.mesh import Mesh, cuts
-from tests.support.servers import Database, MariaDB
+from tests.support.databases import Database, MariaDB
+from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 PIPELINES = 10
@@ -80,7 +81,7 @@ def test_pipelines_whose_source_never_answers_hold_up_no_checkpoint_of_another(
             waiting_for = pipeline.until(
                 lambda pipeline=pipeline: pipeline.status().enumerator.waiting_for, "what it waits for", 40
             )
-            assert f"{mute.host}:{mute.port}" in waiting_for
+            assert f"{mute.host}:{mute.port}" in str(waiting_for)
         written = [entry.written_at for entry in good.entries() if isinstance(entry, CheckpointEntry)]
         assert max(later - earlier for earlier, later in itertools.pairwise(written)) < 5
         assert len(good.epochs()) == 1

@@ -22,9 +22,9 @@ from typing import Literal, get_args
 import psutil
 import pytest
 
+from tests.support.databases import MariaDB
 from tests.support.mesh import Mesh, Pipeline, waited
 from tests.support.operator import command, done
-from tests.support.servers import MariaDB
 from tests.support.stalling import Handshake, StallingWire
 
 NEIGHBOURS = 8
@@ -128,7 +128,7 @@ class Street:
 def waits(pipeline: Pipeline) -> bool:
     """Whether a reader or the enumerator says that it waits for the source."""
     waiting = (pipeline.reader().waiting_for, pipeline.status().enumerator.waiting_for)
-    return any("the source" in (each or "") for each in waiting)
+    return any("the source" in str(each) for each in waiting)
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ import pymysql
 import pytest
 from pymysql.connections import Connection
 
+from tests.support.databases import Database, MariaDB, MySQL
 from tests.support.mesh import Mesh, Pipeline, waited
 from tests.support.operator import command, done, outcome
-from tests.support.servers import Database, MariaDB, MySQL
 
 ROWS = 240_000
 READ_BYTES = 16 << 20

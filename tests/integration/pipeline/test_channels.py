@@ -18,7 +18,7 @@ from cutline.common.mesh.receiver import Receiver
 from cutline.common.mesh.redis import answered, connect
 from cutline.common.mesh.sender import FRAGMENT_BYTES, Sender
 from cutline.common.mesh.streams import create, drop, stream_name
-from tests.support.servers import Redis
+from tests.support.redis_servers import Redis
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")
 OTHER = stream_name("shop", 7, "reader-1", "writer-1")

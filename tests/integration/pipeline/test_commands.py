@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from cutline.common.status.parts import PipelineStatus
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.records import EpochEntry
-from tests.support.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge
+from tests.support.databases import Database, MariaDB
+from tests.support.hammer import Hammer
+from tests.support.history import History, content, differences, judge
+from tests.support.mesh import Mesh, Pipeline
+from tests.support.modelled_lake import cuts
 from tests.support.operator import command, done, outcome, redefined, refused
-from tests.support.servers import Database, MariaDB
 
 Fresh = Callable[[Database], str]
 COLUMNS = (("id", "a"), ("id",))

@@ -101,7 +101,7 @@ async def test_an_epoch_that_can_not_be_restored_leaves_no_streams_to_its_member
     assert store.put_entry(checkpoint(2, parts={ENUMERATOR: PART}))
     async with led(redis, tmp_path, monkeypatch) as pipeline:
         await until(lambda: pipeline.leader.state == "halted")
-        assert "parts/p is missing" in pipeline.leader.cause
+        assert "parts/p is missing" in pipeline.leader.cause.sentence
         epochs = [slot for slot in range(1, store.last_slot() + 1) if isinstance(store.entry(slot), EpochEntry)]
         assert len(epochs) == 1 + MAX_HALTS
         assert await Registry(redis).epochs() == {pipeline.key: epochs[-1]}
@@ -157,5 +157,5 @@ async def test_what_the_machine_refuses_again_and_again_halts_the_pipeline(
             await until(lambda epoch=epoch: (pipeline.leader.state, pipeline.leader.epoch) == ("leading", epoch))
             await say(redis, epoch, PartSaved(checkpoint=99))
         await until(lambda: pipeline.leader.state == "halted")
-        assert "received a part of checkpoint 99" in pipeline.leader.cause
+        assert "received a part of checkpoint 99" in pipeline.leader.cause.sentence
         await no_streams(redis)

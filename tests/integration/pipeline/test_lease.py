@@ -8,7 +8,7 @@ from redis.asyncio import Redis as Client
 
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.lease import Lease, lease_name, owners, renew
-from tests.support.servers import Redis
+from tests.support.redis_servers import Redis
 
 pytestmark = pytest.mark.alone
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mesh import Mesh, Pipeline, content, cuts, differences, flushed, place
-from tests.support.servers import Database, MySQL
+from tests.support.databases import Database, MySQL
+from tests.support.history import content, differences, flushed
+from tests.support.mesh import Mesh, Pipeline, place
+from tests.support.modelled_lake import cuts
 
 TABLES = """
 CREATE PROCEDURE many.made(tables INT)

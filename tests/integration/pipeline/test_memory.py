@@ -28,8 +28,8 @@ from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.chunk import read_chunk
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.kept import KeptConnection
+from tests.support.databases import Database, MariaDB, MySQL
 from tests.support.mesh import Mesh
-from tests.support.servers import Database, MariaDB, MySQL
 from tools.bench.meter import peak_mib
 from tools.bench.readers import in_a_fresh_process, place
 

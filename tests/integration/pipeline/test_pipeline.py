@@ -17,18 +17,10 @@ from cutline.common.store.records import CheckpointEntry
 from cutline.services.sources.mysql.server import flushed_position, identify
 from tests.conftest import started
 from tests.support.bank import Bank, Fresh
-from tests.support.mesh import (
-    Cut,
-    History,
-    Mesh,
-    Pipeline,
-    connection,
-    content,
-    cuts,
-    differences,
-    place,
-)
-from tests.support.servers import CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_USER, Database, MariaDB, MySQL
+from tests.support.history import History, content, differences
+from tests.support.mesh import Mesh, Pipeline, connection, place
+from tests.support.modelled_lake import Cut, cuts
 
 # --- a constant sum -----------------------------------------------------------------------------------------------
 
@@ -88,7 +80,7 @@ def test_services_that_are_asked_to_end_are_done_without_at_once_and_nothing_is_
             assert mesh.leave(gone) == 0
             assert gone.popen.pid not in mesh.present()
             epoch = pipeline.epochs()[epochs]
-            assert epoch.cause == "services of this epoch are leaving", pipeline.progress()
+            assert epoch.cause.sentence == "services of this epoch are leaving", pipeline.progress()
             assert epoch.base == epoch.slot - 1
             assert len(epoch.members.by_role[role]) == 1
             pipeline.next_epoch(epochs)
@@ -300,7 +292,7 @@ def test_a_table_that_cant_be_copied_is_quarantined_and_the_others_go_on(
         newest = pipeline.checkpoint()
     assert newest is not None
     for name, word in expected.items():
-        cause = newest.tables[name].cause
+        cause = str(newest.tables[name].cause)
         assert word.lower() in cause.lower(), f"{name}: {cause}"
         assert name in cause, f"{name}: {cause}"
     last = _cut(pipeline, end.slot)
@@ -349,8 +341,8 @@ def test_options_of_values_hold_for_chunks_stream_and_new_columns(
         pipeline.until(lambda: {pipeline.phase(dated), pipeline.phase(zero)} == {"quarantined"}, "the quarantines")
         newest = pipeline.checkpoint()
     assert newest is not None
-    assert "date in its column at" in newest.tables[dated].cause
-    assert "date in its column d" in newest.tables[zero].cause
+    assert "date in its column at" in str(newest.tables[dated].cause)
+    assert "date in its column d" in str(newest.tables[zero].cause)
     last = _cut(pipeline, end.slot)
     rows = {key: tuple(row.values())[1:] for (key,), row in last.tables[flags].content.items()}
     assert rows == {
@@ -394,9 +386,8 @@ def test_a_bigint_unsigned_that_is_long_quarantines_its_table_at_2_63(
         newest = pipeline.checkpoint()
     assert newest is not None
     for name, column in zip(faulty, ("n", "id", "n", "id", "m"), strict=True):
-        assert (
-            f"value of 2^63 or more in its column {column}, which values.bigint_unsigned" in newest.tables[name].cause
-        )
+        cause = str(newest.tables[name].cause)
+        assert f"value of 2^63 or more in its column {column}, which values.bigint_unsigned" in cause
     rows = {key: row["n"] for (key,), row in _cut(pipeline, end.slot).tables[tables["good"]].content.items()}
     assert rows == {1: 2**63 - 1, 2: None, 2**63 - 1: 0}
 
@@ -506,8 +497,8 @@ def test_without_the_right_to_see_prepared_xa_transactions_a_pipeline_runs_and_s
         server.execute("XA COMMIT 'x'")
         if purged:
             halted = pipeline.until(lambda: pipeline.status().enumerator.halted, "the halt")
-            assert "XA PREPARE is purged" in halted
-            assert "GRANT XA_RECOVER_ADMIN" in halted
+            assert "XA PREPARE is purged" in halted.sentence
+            assert "GRANT XA_RECOVER_ADMIN" in halted.remedy
         else:
             end = pipeline.catches_up("x.t")
             last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)

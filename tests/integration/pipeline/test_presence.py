@@ -13,10 +13,17 @@ from cutline.common.mesh.log_lines import KEPT, LogLines
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.production import ports
 from cutline.common.mesh.streams import create, stream_name
-from cutline.common.status.parts import SPARK_WRITER, EnumeratorStatus, PipelineStatus, ReaderStatus, TableStatus
+from cutline.common.status.pipeline_status import (
+    SPARK_WRITER,
+    EnumeratorStatus,
+    PipelineStatus,
+    ReaderStatus,
+    TableStatus,
+)
 from cutline.common.store.lives import Key, Life
+from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.pipelines import sweep_redis
-from tests.support.servers import Redis
+from tests.support.redis_servers import Redis
 
 KEY = Key("shop.0123456789ab")
 
@@ -98,7 +105,7 @@ async def test_the_newest_epoch_that_was_announced_of_each_pipeline_is_listed(re
 
 async def test_each_part_replaces_its_own_status_only(redis: Client) -> None:
     registry = Registry(redis)
-    last = ReaderStatus(rows_total=3, waiting_for="Zürich")
+    last = ReaderStatus(rows_total=3, waiting_for=Wait(Party.OTHER, "Zürich"))
     await registry.put_status("shop", "reader-0", ReaderStatus(rows_total=1))
     await registry.put_status("shop", "reader-1", ReaderStatus(rows_total=2))
     await registry.put_status("shop", "reader-0", last)

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.mesh import Mesh, Pipeline, content, cuts, differences, waited
+from tests.support.databases import Database, MariaDB, MySQL
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, Pipeline, waited
+from tests.support.modelled_lake import cuts
 from tests.support.operator import command, done, outcome
-from tests.support.servers import Database, MariaDB, MySQL
 
 KINDS: tuple[type[Database], ...] = (MariaDB, MySQL)
 TABLES = ("s.t", "s.u")

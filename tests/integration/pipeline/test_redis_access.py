@@ -15,8 +15,11 @@ from cutline.common.mesh.redis import connect
 from tests.conftest import started
 from tests.integration.pipeline.test_stream import shown
 from tests.support.certificates import Authority
-from tests.support.mesh import ROOT, Mesh, content, differences, waited
-from tests.support.servers import Database, MySQL, Redis, Sentinel, free_port
+from tests.support.databases import Database, MySQL
+from tests.support.history import content, differences
+from tests.support.mesh import ROOT, Mesh, waited
+from tests.support.redis_servers import Redis, Sentinel
+from tests.support.server_process import free_port
 
 Fresh = Callable[[Database], str]
 PASSWORD = "mesh/secret"

@@ -15,8 +15,8 @@ from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.keys import Key, locate, next_bound, select_rows
 from cutline.services.sources.mysql.server import Server
 from cutline.services.sources.mysql.watermark import KeyRanges
+from tests.support.databases import Database, MariaDB
 from tests.support.key_kinds import KEYS
-from tests.support.servers import Database, MariaDB
 from tests.support.sources import connected, rows_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from cutline.services.sources.contract import Route
 from cutline.services.sources.mysql.catalogue import describe, list_tables
 from cutline.services.sources.mysql.connection import Connection
-from tests.support.servers import Database
+from tests.support.databases import Database
 from tests.support.sources import connected, here, rows_of
 from tests.support.streams import Content, as_text, follow, route
 

@@ -42,9 +42,9 @@ from cutline.services.sources.mysql.server import (
 )
 from cutline.services.sources.mysql.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
+from tests.support.databases import Database, MariaDB, MySQL
 from tests.support.key_kinds import KEYS as KINDS_OF_KEYS
 from tests.support.mesh import waited
-from tests.support.servers import Database, MariaDB, MySQL
 from tests.support.sources import by_tls
 
 

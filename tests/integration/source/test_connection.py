@@ -23,8 +23,9 @@ from cutline.services.sources.mysql.hosts import Hosts
 from tests.conftest import started
 from tests.integration.pipeline.test_stream import shown
 from tests.support.certificates import Authority
-from tests.support.mesh import Mesh, content, differences, waited
-from tests.support.servers import CDC_PASSWORD, Database, MariaDB, MySQL, mysql_system
+from tests.support.databases import CDC_PASSWORD, Database, MariaDB, MySQL, mysql_system
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, waited
 from tests.support.sources import here
 
 Fresh = Callable[[Database], str]
@@ -104,7 +105,7 @@ def test_each_certificate_that_is_refused_is_one_sentence_with_its_remedy(secure
     def refused(mode: str, **known: Path) -> str:
         with pytest.raises(SourceRefused) as caught:
             connect(secured.source(mode, **known))
-        (sentence,) = caught.value.faults
+        (sentence,) = map(str, caught.value.faults)
         assert sentence.startswith(f"The certificate of {address} ")
         return sentence
 
@@ -233,7 +234,7 @@ def test_a_pipeline_goes_on_with_a_password_that_was_changed(
 
         def refused() -> bool:
             nonlocal waiting
-            waiting = pipeline.reader().waiting_for or ""
+            waiting = str(pipeline.reader().waiting_for or "")
             return f"{user}@127.0.0.1:{mysql.port} was refused: Access denied" in waiting
 
         pipeline.until(refused, "it to be refused, and to wait")

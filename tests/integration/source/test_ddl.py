@@ -11,7 +11,7 @@ from cutline.common.schema import Column, TableSchema, parse_type
 from cutline.services.sources.mysql.binlog import ddl
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer.sinks.iceberg.columns import default_value
-from tests.support.servers import Database, MariaDB, MySQL
+from tests.support.databases import Database, MariaDB, MySQL
 from tests.support.sources import connected, rows_of
 from tests.support.streams import stream
 

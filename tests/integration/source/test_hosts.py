@@ -13,15 +13,16 @@ from click.testing import CliRunner
 
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import SourceRefused, Unavailable
-from cutline.common.status.parts import ReaderStatus
+from cutline.common.status.pipeline_status import ReaderStatus
 from cutline.services.run.cli import main
 from cutline.services.sources.mysql.connection import server_of
 from cutline.services.sources.mysql.hosts import Hosts
 from tests.integration.pipeline.test_stream import content_or_none, shown
 from tests.integration.source.test_gentle import follow
 from tests.support.bank import Bank
-from tests.support.mesh import Mesh, Pipeline, content, differences, waited
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh, Pipeline, waited
 from tests.support.sources import here
 
 DEAD = "127.0.0.1:1"

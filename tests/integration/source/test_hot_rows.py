@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import started
-from tests.support.mesh import Hammer, History, Mesh, content, differences, judge
-from tests.support.servers import Database, MariaDB, MySQL
+from tests.support.databases import Database, MariaDB, MySQL
+from tests.support.hammer import Hammer
+from tests.support.history import History, content, differences, judge
+from tests.support.mesh import Mesh
 
 ROWS = 200
 GAP = 1000

@@ -43,7 +43,7 @@ from cutline.services.sources.mysql.server import (
     xa_prepared,
     xa_prepares,
 )
-from tests.support.servers import Database, MariaDB, MySQL
+from tests.support.databases import Database, MariaDB, MySQL
 from tests.support.sources import connected
 
 # --- connections and errors -------------------------------------------------------------------------------------------
@@ -292,10 +292,10 @@ def test_the_identity_is_the_primary_key_or_else_the_smallest_unique_key_without
     assert [info.schema.key for info in infos] == [("y",), ("y",), (), ()]
     assert [info.integer_key for info in infos] == [True, True, False, False]
     assert infos[0].faults == infos[1].faults == ()
-    assert "prefix" in infos[2].faults[0]
-    assert "add a primary key" in infos[3].faults[0]
+    assert "prefix" in infos[2].faults[0].sentence
+    assert "add a primary key" in infos[3].faults[0].remedy
     assert appended == [(), (), (), ()]
-    assert ["gtid_mode=ON" in fault for fault in unproven] == [True] * server_info.mysql
+    assert ["gtid_mode=ON" in fault.remedy for fault in unproven] == [True] * server_info.mysql
 
 
 def test_a_primary_key_that_mysql_made_and_hides_is_the_identity(
@@ -327,11 +327,11 @@ def test_what_can_not_be_captured_is_named_with_its_remedy(source: Database, dat
             for name in ("child", "plain", "old", "parent")
         }
     assert faults["plain"] == faults["parent"] == ()
-    assert "ENGINE=InnoDB" in faults["old"][0]
+    assert "ENGINE=InnoDB" in faults["old"][0].remedy
     if server_info.mysql:  # 9.6 and newer log the child's rows
         assert faults["child"] == ()
     else:
-        assert "ON DELETE SET NULL" in faults["child"][0]
+        assert "ON DELETE SET NULL" in faults["child"][0].sentence
 
 
 def test_a_mysql_that_cascades_inside_innodb_has_its_children_refused() -> None:
@@ -343,7 +343,7 @@ def test_a_mysql_that_cascades_inside_innodb_has_its_children_refused() -> None:
             " FOREIGN KEY (p) REFERENCES a.parent (id) ON UPDATE CASCADE)",
         )
         with connected(server) as (conn, server_info):
-            assert "ON UPDATE CASCADE" in describe(conn, server_info, "a.child").faults[0]
+            assert "ON UPDATE CASCADE" in describe(conn, server_info, "a.child").faults[0].sentence
 
 
 # --- preflight --------------------------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ def test_all_faults_of_settings_and_grants_come_in_one_list_with_their_remedies(
     ]
     assert len(caught.value.faults) == len(remedies)
     for remedy, fault in zip(remedies, caught.value.faults, strict=True):
-        assert remedy in fault
+        assert remedy in fault.remedy
 
 
 @pytest.mark.parametrize("make", [MariaDB, MySQL])
@@ -436,9 +436,9 @@ def test_a_server_without_binlog_or_with_a_filtered_one_is_a_fault(make: type[Da
     # MySQL writes a binlog unless it is told not to, MariaDB only if told to
     options = {"log_bin": None} if make is MariaDB else {"log_bin": None, "disable_log_bin": True}
     with make(**options) as server, connected(server) as (conn, _):  # type: ignore[arg-type]
-        assert [fault for fault in server_faults(conn) if "log_bin is off" in fault]
+        assert [fault for fault in server_faults(conn) if "log_bin is off" in fault.sentence]
     with make(binlog_ignore_db="shop") as server, connected(server) as (conn, _):
-        assert ["binlog-ignore-db=shop" in fault for fault in server_faults(conn)] == [True]
+        assert ["binlog-ignore-db=shop" in fault.sentence for fault in server_faults(conn)] == [True]
 
 
 def test_a_position_between_no_two_events_is_refused_by_mariadb(mariadb: MariaDB) -> None:
@@ -464,7 +464,7 @@ def test_a_column_that_the_server_takes_for_another_is_a_fault(source: Database,
         server_info = identify(conn)
         first, second = (describe(conn, server_info, f"{database}.{name}").faults for name in ("few", "many"))
     assert first == ()
-    assert ["rename one of them" in fault for fault in second] == ([] if server_info.mysql else [True])
+    assert ["rename one of them" in fault.remedy for fault in second] == ([] if server_info.mysql else [True])
 
 
 def test_tables_that_differ_in_case_alone_have_columns_of_their_own(source: Database, database: str) -> None:

@@ -21,7 +21,7 @@ from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.connection import connect
 from cutline.services.sources.mysql.server import Server, clock, flushed_position, gtid_executed
 from cutline.services.sources.mysql.start_stop import PositionFinder, stop_at
-from tests.support.servers import Database, MySQL
+from tests.support.databases import Database, MySQL
 from tests.support.sources import connected, here, source_of
 from tests.support.streams import stream, transaction
 
@@ -349,7 +349,7 @@ def test_a_stop_that_no_table_could_be_shown_at_is_refused_before_the_start(
         try:
             check(config, store_url=f"file://{tmp_path}/store", workdir=None)
         except ConfigError as error:
-            return list(error.faults)
+            return list(map(str, error.faults))
         return []
 
     def at(number: int) -> str:

@@ -13,7 +13,8 @@ import pymysql
 import pytest
 
 from tests.conftest import started
-from tests.support.servers import CDC_USER, Database, MariaDB, MySQL, Redis
+from tests.support.databases import CDC_USER, Database, MariaDB, MySQL
+from tests.support.redis_servers import Redis
 
 
 def gone_within(pid: int, seconds: float) -> bool:
@@ -102,7 +103,7 @@ def test_redis_keeps_nothing_over_a_restart() -> None:
 def test_a_server_ends_with_the_process_that_owns_it() -> None:
     """1. another Python starts a Redis; 2. it is killed; 3. its Redis and the folder are gone soon after."""
     code = (
-        "import sys, time; from tests.support.servers import Redis; s = Redis(); s.start();"
+        "import sys, time; from tests.support.redis_servers import Redis; s = Redis(); s.start();"
         "print(s.pid, s.folder, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:

@@ -17,8 +17,11 @@ from cutline.services.sources.mysql import session
 from cutline.services.sources.mysql.catalogue import list_tables
 from cutline.services.sources.mysql.connection import Source, ask, connect
 from tests.conftest import started
-from tests.support.mesh import Hammer, Mesh, content, cuts, differences
-from tests.support.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.databases import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
+from tests.support.hammer import Hammer
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
 
 BOTH = {
     "autocommit": "0",
@@ -159,7 +162,7 @@ def test_a_proxy_that_forces_a_setting_is_refused_by_name(
     with closing(Proxy(mysql, wanted, given)) as proxy:
         with pytest.raises(SourceRefused) as caught:
             connect(source_of(mysql, proxy.port))
-        (sentence,) = caught.value.faults
+        (sentence,) = map(str, caught.value.faults)
         assert sentence.startswith(f"{CDC_USER}@127.0.0.1:{proxy.port} changes Cutline's session: ")
         assert setting in sentence
         assert "name the server itself in source.host" in sentence

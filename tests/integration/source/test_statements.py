@@ -6,8 +6,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from tests.support.mesh import Mesh, content, cuts, differences
-from tests.support.servers import Database
+from tests.support.databases import Database
+from tests.support.history import content, differences
+from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 CHECKSUMS = """
@@ -59,4 +61,4 @@ def test_a_tool_that_reads_copied_tables_by_statements_stops_none_and_one_that_w
         pipeline.until(lambda: pipeline.phase(table) == "quarantined", "the quarantine")
         newest = pipeline.checkpoint()
         assert newest is not None
-        assert "instead of row events: INSERT INTO notes" in (newest.tables[table].cause or "")
+        assert "instead of row events: INSERT INTO notes" in str(newest.tables[table].cause)

@@ -37,8 +37,8 @@ from cutline.services.sources.mysql.connection import connect as cutline_connect
 from cutline.services.sources.mysql.decode import charsets, codes
 from cutline.services.sources.mysql.server import identify
 from tests.conftest import FULL
+from tests.support.databases import Database
 from tests.support.decoders import BOTH, INSTALLED, Decoders
-from tests.support.servers import Database
 
 TABLE_MAP = 19
 ROW_EVENTS = (23, 24, 25, 30, 31, 32)

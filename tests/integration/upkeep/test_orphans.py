@@ -21,7 +21,7 @@ from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import orphans, publications, table
 from cutline.spark_writer.sinks.iceberg.naming import file_prefix
 from cutline.spark_writer.sinks.iceberg.objects import file_system
-from tests.support.servers import S3, PostgreSQL
+from tests.support.lake_servers import S3, PostgreSQL
 from tests.support.spark_bench import SparkBench, T, both_live, newest, order, same
 
 ALL = RetentionConfig.model_construct(grace_seconds=-1.0)

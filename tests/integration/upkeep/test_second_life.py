@@ -112,7 +112,7 @@ def test_a_table_alone_that_an_earlier_life_left_is_quarantined_and_the_others_g
     journal.chunk(U, [{"place": "a", "item": 1, "amount": 2}])
     journal.checkpoint()
     incarnation = bench.apply()
-    assert "belongs to another pipeline shop" in incarnation.progress.quarantined[T.table_id].cause
+    assert "belongs to another pipeline shop" in str(incarnation.progress.quarantined[T.table_id].cause)
     assert len(bench.rows(U.table_id)[1]) == 1
     bench.session.sql("DROP TABLE lake.shop.orders PURGE")
     journal.change(U, ("+U", {"place": "a", "item": 1, "amount": 3}))

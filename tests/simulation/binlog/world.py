@@ -294,7 +294,7 @@ class StreamWorld:
             self.clock.now += 0.5
             return
         except SourceLost as error:
-            if "the server crashed and rolled it back" not in error.cause:
+            if "the server crashed and rolled it back" not in error.cause.sentence:
                 raise
             self.count["stream: halted at the torn end of a file"] += 1
             self.halted = True

@@ -33,6 +33,7 @@ from cutline.services.reader.events import ChunkFailed
 from cutline.services.writer.machine import CutStaged
 from tests.simulation.checks.failure import Failure
 from tests.simulation.checks.freeze import freeze
+from tests.support.causes import because
 from tests.support.reads import changes_read
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _any_fact(world: World) -> Event:
         Ticked(),
         PartStored(checkpoint=slot, ref={}),
         CutStaged(checkpoint=slot, staged=()),
-        ChunkFailed(split_id=split, attempt=1, cause=""),
+        ChunkFailed(split_id=split, attempt=1, cause=because("")),
         changes_read(cursor=rng.choice(("main", "catch-up")), position=position, rows=0),
         BoundFound(table_id=table, generation=1, end=None),
         Observed(held=rng.random() < 0.8, members=()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cutline.common.causes import Code
 from cutline.common.errors import SourceLost
 from cutline.common.store.records import CheckpointEntry
 from tests.simulation.checks.chain import chain
@@ -45,7 +46,7 @@ def what_is_missing(world: World) -> str:
             machine = leaders[0].leader.enumerator
             place = machine.stop_place if machine is not None else None
             if place is None:
-                return error.cause
+                return str(error)
         if place is not None:
             return what_is_missing_at_the_stop(world, leaders[0].leader, publications, place)
     entry = journal[newest.n]
@@ -53,7 +54,7 @@ def what_is_missing(world: World) -> str:
     stopped = {
         t
         for t, found in entry.tables.items()
-        if t in world.source.cursor.quarantined or "schema_changes is halt" in (found.cause or "")
+        if t in world.source.cursor.quarantined or (found.cause and found.cause.code == Code.SCHEMA_CHANGE)
     }
     wrong = {
         t: found.state

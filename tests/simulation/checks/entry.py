@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cutline.common.causes import Code
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from tests.simulation.checks.chain import chain
 from tests.simulation.checks.failure import Failure
@@ -50,5 +51,6 @@ def entry_is_sound(world: World, entry: CheckpointEntry) -> None:
     world.count["inside checkpoint"] += entry.inside
     for table in entry.tables.values():
         world.count[f"table {table.phase} at a checkpoint"] += 1
-        world.count["halt: columns changed while they were read"] += "schema_changes is halt;" in (table.cause or "")
+        halted = table.cause is not None and table.cause.code == Code.SCHEMA_CHANGE
+        world.count["halt: columns changed while they were read"] += halted
         world.count["table of a later generation"] += table.generation > 1

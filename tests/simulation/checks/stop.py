@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Code
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry
 from tests.simulation.checks.failure import Failure
@@ -27,9 +28,9 @@ def what_is_missing_at_the_stop(world: World, leader: Any, publications: dict[in
         raise Failure(f"publication {ended} at the stop is not kept")
     states = {table: found.state for table, found in publication.tables.items()}
     for table, state in states.items():
-        cause = entry.tables[table].cause or ""
-        expected = table in (*world.questions.quarantined, *world.source.cursor.quarantined) or any(
-            reason in cause for reason in ("can't be shown at the stop", "schema_changes is halt")
+        cause = entry.tables[table].cause
+        expected = table in (*world.questions.quarantined, *world.source.cursor.quarantined) or (
+            cause is not None and (cause.code == Code.SCHEMA_CHANGE or "can't be shown at the stop" in cause.sentence)
         )
         if state not in ("live", "dropped", "paused") and not (state == "quarantined" and expected):
             raise Failure(f"{table} is {state} ({cause}) in publication {ended} at the stop")

@@ -15,7 +15,7 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.journal.plan import StagedLost
 from cutline.common.mesh.ports import Ports
 from cutline.common.schema import TableSchema
-from cutline.common.status.parts import PartStatus, PipelineStatus
+from cutline.common.status.pipeline_status import PartStatus, PipelineStatus
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.lives import Key, Lives
 from cutline.common.store.store import PipelineStore, Store
@@ -445,7 +445,7 @@ class Publications:
 def forget(lake: Lake) -> None:
     lake.world.visit("lake")
     life = lake.catalog.rows.get(lake.pipeline)
-    if life is not None and lake.owner.relation(lake.pipeline, life) in (Relation.OURS, Relation.UNMARKED):
+    if life is not None and lake.owner.relation(lake.pipeline, life) == Relation.OURS:
         del lake.catalog.rows[lake.pipeline]
 
 

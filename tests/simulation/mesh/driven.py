@@ -15,6 +15,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from cutline.common.causes import Cause
 from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.measures import TableRows
@@ -273,7 +274,7 @@ class SimulatedLinks:
         self.waiting_for: str | None = None
         self._came: deque[tuple[Channel, MessageReceived]] = deque()
         self._wakes = asyncio.Event()
-        self._lost = ""
+        self._lost: Cause | None = None
         self._silence = Silence(process.world.now)
 
     async def send(self, order: Send) -> None:
@@ -305,7 +306,7 @@ class SimulatedLinks:
         self._came.append((channel, fact))
         self._wakes.set()
 
-    def lose(self, cause: str) -> None:
+    def lose(self, cause: Cause) -> None:
         """A channel has lost something."""
         self._lost = cause
         self._wakes.set()
@@ -317,7 +318,7 @@ class SimulatedLinks:
             while self._came:
                 channel, fact = self._came.popleft()
                 loop.tell(fact, taken=self._taken(channel, fact))
-            if self._lost:
+            if self._lost is not None:
                 raise Unavailable(self._lost)
             if self._silence.read(world.now, heard=world.mesh.heard(self.process.service)):
                 world.count["member left a leader that is gone"] += 1

@@ -12,6 +12,7 @@ from tests.simulation.checks.silence import nobody_works_without_a_leader
 from tests.simulation.mesh.service import SimulatedService
 from tests.simulation.mesh.services import LEASE_SECONDS, LEAVE_SECONDS, PRESENCE_SECONDS
 from tests.simulation.source.transactions import PLAIN
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -55,7 +56,7 @@ class Faults:
         if world.now >= self.full_until:
             return False
         world.count["store full: a service gives up"] += 1
-        world.mesh.fail(service, "the store is full")
+        world.mesh.fail(service, because("the store is full"))
         return True
 
     def refuse_reads(self) -> None:
@@ -68,7 +69,7 @@ class Faults:
 
     def refused(self, service: SimulatedService, token: Any) -> None:
         if service.alive and service.token == token:
-            self.world.mesh.fail(service, "the source refuses us")
+            self.world.mesh.fail(service, because("the source refuses us"))
 
     def fault_crash_reader(self) -> None:
         world = self.world

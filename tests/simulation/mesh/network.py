@@ -16,6 +16,7 @@ from cutline.common.mesh.messages import (
     encode,
 )
 from tests.simulation.mesh.service import Channel, SimulatedService
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -39,7 +40,7 @@ class Network:
         if channel is None or channel.gone:
             world.count["send to a stream that is gone"] += 1
             service.effects.clear()
-            world.mesh.fail(service, f"the channel to {receiver} is gone")
+            world.mesh.fail(service, because(f"the channel to {receiver} is gone"))
             return True
         if not self.has_room(channel, message):
             channel.waiting = service
@@ -73,7 +74,7 @@ class Network:
             kind += f" {message.state}"
         elif isinstance(message, SplitFailed):
             kind += "" if message.remedy == Remedy.QUARANTINE else f" {message.remedy}"
-        if isinstance(message, TableReport) and "can't be shown at the stop" in (message.cause or ""):
+        if isinstance(message, TableReport) and "can't be shown at the stop" in str(message.cause):
             kind += " at the stop"
         self.world.count[f"sent {kind}"] += 1
 
@@ -104,7 +105,7 @@ class Network:
         number, message = channel.queue.popleft()
         if number != channel.expected:
             world.count["gap seen in a channel"] += 1
-            world.mesh.fail(service, f"the channel from {channel.name[1]} lost message {channel.expected}")
+            world.mesh.fail(service, because(f"the channel from {channel.name[1]} lost message {channel.expected}"))
             return
         channel.expected += 1
         if message is not None:
@@ -165,4 +166,4 @@ class Network:
             and service.token == token
             and any(c.gone for c in self.channels.values() if c.name[0] == service.epoch)
         ):
-            self.world.mesh.fail(service, "its streams are gone")
+            self.world.mesh.fail(service, because("its streams are gone"))

@@ -15,7 +15,6 @@ from cutline.common.mesh.parts import load_part
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.restoring import restorable
-from cutline.services.enumerator.agenda import TABLE_KINDS
 from cutline.services.enumerator.commanding import put_definition
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -281,7 +280,7 @@ class Operators:
             raise Failure(f"command {n} has an outcome after command {newest.n}, which does not know that it was open")
         if state != "done":
             return
-        if kind in TABLE_KINDS:
+        if command.taken == "machine":
             newest = journal[chain(journal)[-1]]
             assert isinstance(newest, CheckpointEntry)
             part = load_part(world.store.open(), newest.parts["enumerator"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
 from cutline.common.mesh.machine import Event
 from cutline.common.positions import High, Low, Stop
@@ -23,6 +24,7 @@ from cutline.services.enumerator.events import (
 from cutline.services.enumerator.splitter import KeyRange
 from tests.simulation.mesh.service import SimulatedService
 from tests.simulation.source.transactions import KINDS
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -65,7 +67,7 @@ class Questions:
     def table_described(self, table: str) -> TableFound:
         world = self.world
         if table == "shop.keyless":
-            return TableFound(table_id=table, fault="it has no key")
+            return TableFound(table_id=table, fault=because("it has no key"))
         if world.goes_wrong("table gone for a moment", 0.2):  # between a DROP and the CREATE after it
             world.count["table gone for a moment"] += 1
             return TableFound(table_id=table, gone=True)
@@ -94,7 +96,7 @@ class Questions:
         unselected = known - selected - {"shop.keyless"}
         world.count["table left the definition"] += len(unselected)
         if self.keyless:
-            found.append(TableFound(table_id="shop.keyless", fault="it has no key"))
+            found.append(TableFound(table_id="shop.keyless", fault=because("it has no key")))
             self.quarantined.add("shop.keyless")
             world.count["table quarantined at once"] += 1
         if not begins or world.shape.stop is None:
@@ -114,7 +116,7 @@ class Questions:
         if not world.goes_wrong("question about a locked table", 0.05, world.reading.locks):
             return None
         world.count["question about a locked table"] += 1
-        cause = "locked by another session"
+        cause = Cause(Code.LOCKED, "locked by another session")
         return TableLockedOut(table_id=order.table_id, generation=order.generation, cause=cause)
 
     def find_range(self, order: FindRange) -> Event | None:
@@ -133,7 +135,7 @@ class Questions:
         if world.goes_wrong("splitting failed", 0.01):
             world.count["splitting failed"] += 1
             return SplittingFailed(
-                table_id=order.table_id, generation=order.generation, cause="definition changed", restart=True
+                table_id=order.table_id, generation=order.generation, cause=because("definition changed"), restart=True
             )
         rows, inside = source.engine.visible[order.table_id], source.reads.inside
         keys = sorted(k for k in rows if inside(order.table_id, k, order.start, None))

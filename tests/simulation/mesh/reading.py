@@ -7,7 +7,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cutline.common.errors import NextGeneration, SourceLost, TableLocked, Unavailable, lost
+from cutline.common.causes import Cause, Code
+from cutline.common.errors import CutlineError, NextGeneration, SourceLost, TableLocked, Unavailable, lost
 from cutline.common.mesh.machine import Event
 from cutline.common.mesh.messages import Remedy, SnapshotSplit
 from cutline.common.positions import High, Low, Position
@@ -15,6 +16,7 @@ from cutline.services.reader.events import ChangesRead, ChunkFailed, ChunkRead, 
 from cutline.services.sources.contract import Changes, ChunkResult
 from tests.simulation.mesh.service import SimulatedDump, SimulatedService
 from tests.simulation.source.transactions import KINDS, MARIADB, MYSQL
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -74,7 +76,8 @@ class Reading:
             laid = world.source.reads.overlay(split, rows, low, high) if world.shape.exact else rows
         other = schema.hash != split.schema.hash
         if laid is None or (other and world.rng.random() < 0.5) or world.goes_wrong("chunk refused", 0.01):
-            raise (NextGeneration if other else Unavailable)("a DDL came between")
+            between = because("a DDL came between")
+            raise NextGeneration(between) if other else Unavailable(between)
         if other:
             world.count["chunk of other columns reported"] += 1
         chunk.left, cut_at = sorted(laid.items()), None
@@ -101,7 +104,7 @@ class Reading:
             self._still(connection)
             if world.goes_wrong("chunk of a locked table", 0.05, self.locks):
                 world.count["chunk of a locked table"] += 1
-                raise TableLocked("locked by another session", split.table_id)
+                raise TableLocked(Cause(Code.LOCKED, "locked by another session"), split.table_id)
             low = None if world.hanging.hangs else world.source.reads.low(world.now)
             if low is not None:
                 return low
@@ -125,7 +128,7 @@ class Reading:
             yield 0.05
         if world.shape.flavour == MARIADB and world.source.reads.rebuilt(split.table_id, low):
             world.count["SELECT in a snapshot from before its table was made anew"] += 1
-            raise NextGeneration("table definition has changed")
+            raise NextGeneration(because("table definition has changed"))
         return world.source.reads.select(split)
 
     def some(self, chunk: Chunk) -> Rows | ChunkResult:
@@ -237,7 +240,7 @@ class Reading:
         return None if nothing and world.rng.random() < 0.8 else read.changes
 
 
-def _failed(split: SnapshotSplit, error: Exception) -> ChunkFailed:
+def _failed(split: SnapshotSplit, error: CutlineError) -> ChunkFailed:
     remedy = Remedy.WAIT if isinstance(error, TableLocked) else Remedy.RETRY
     remedy = Remedy.RESTART if isinstance(error, NextGeneration) else remedy
-    return ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=str(error), remedy=remedy)
+    return ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=error.cause, remedy=remedy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss
 from cutline.common.limits import UNLIMITED
 from cutline.common.mesh.chandy_lamport import Process
@@ -29,6 +30,7 @@ from tests.simulation.mesh.driven import INSIDE_ROWS, Driven
 from tests.simulation.mesh.files import OpenFiles
 from tests.simulation.mesh.probe import Probe
 from tests.simulation.mesh.service import SimulatedService
+from tests.support.causes import because
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
@@ -124,7 +126,7 @@ class Services:
             return
         if silence.read(world.now, heard=self.heard(service)):
             world.count["member left a leader that is gone"] += 1
-            self.fail(service, "its leader is silent")
+            self.fail(service, because("its leader is silent"))
 
     def heard(self, service: SimulatedService) -> bool:
         """Whether the leader of a member's epoch sends its empty messages now."""
@@ -252,7 +254,7 @@ class Services:
         return load_part(service.store, entry.parts[member])
 
     def fail(
-        self, service: SimulatedService, cause: str, halts: bool = False, loss: Loss = Loss.NOTHING
+        self, service: SimulatedService, cause: Cause, halts: bool = False, loss: Loss = Loss.NOTHING
     ) -> None:
         """The member gives up its epoch; its presence has the cause."""
         if service.leader is not None:

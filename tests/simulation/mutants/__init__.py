@@ -15,7 +15,7 @@ class Mutant:
     feature: str = ""  # only the seeds whose worlds have it: a `start` without a snapshot, or a `stop`
     first: int = 1  # later for what few worlds meet, of which one is known
     world: str = "mesh"  # that has this code
-    tests: str = ""  # a file of tests/unit, or a test of one, that is to fail, in the place of the sweep
+    tests: str = ""  # files of tests/unit, as a pattern, or a test of one, to fail in the place of the sweep
 
 
 CHANDY_LAMPORT = "common/mesh/chandy_lamport.py"
@@ -207,12 +207,12 @@ MUTANTS = (
     Mutant(
         "at its bound a reader asks for no checkpoint, and waits an interval for the next marker",
         ((UNSAVED, "0, False\n        return self._asks()", "0, False\n        return False"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     Mutant(
         "at its bound a reader leaves the transaction unread for whose end a marker waits",
         ((READER, "waits = self._marker_waits or not self.unsaved.full", "waits = self.stopped"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "a split that is being read is given back",
@@ -236,7 +236,7 @@ MUTANTS = (
     Mutant(
         "main is held for a catch-up that goes on at another server",
         ((READER, "effects += self._give_up_catch_up() + self._meet()", "effects += self._meet()"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "a round starts from the first table's low, not the lowest",
@@ -418,7 +418,7 @@ MUTANTS = (
                 "(main is not None and (main.asked or not self.at_stop)):",
             ),
         ),
-        tests="test_reader.py",  # hardly a world meets it
+        tests="test_reader_*.py",  # hardly a world meets it
     ),
     mutant(
         "a checkpoint begun before the stop is taken for the last one",
@@ -485,7 +485,7 @@ MUTANTS = (
                 "            self._uncut[table_id] = None\n",
             ),
         ),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "an entry says of a table what the enumerator knew when the stream first told of it",

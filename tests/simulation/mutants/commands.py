@@ -8,7 +8,7 @@ from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mu
 AGENDA = "services/enumerator/agenda.py"
 RECEIVER = "common/mesh/receiver.py"
 DEFINITIONS = "common/store/definitions.py"
-RULES = "common/commands/rules.py"
+KINDS = "common/commands/kinds.py"
 SILENCE = "common/mesh/silence.py"
 
 COMMANDS: tuple[Mutant, ...] = (
@@ -57,11 +57,11 @@ COMMANDS: tuple[Mutant, ...] = (
     Mutant(
         "the last savepoint of one `cutline run` ends the checkpoints of every mesh",
         ((LEADER, "or (run is not None and run == self._part_of)", "or run is not None"),),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     Mutant(
         "a halted pipeline is not resumed, though it is started",
-        ((RULES, 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
+        ((KINDS, 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
         tests="test_command_rules.py",
     ),
     Mutant(
@@ -79,18 +79,18 @@ COMMANDS: tuple[Mutant, ...] = (
         "a command that a checkpoint has, or may have, is cancelled",
         ((AGENDA, "        return kept or command.n == self.entered or leader.may_have(command)\n",
           "        return command.n == self.entered\n"),),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     Mutant(
         "a table leaves the stream inside a transaction, so that rows without a key come twice",
         ((READER, "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
           "cursor.asked:\n                continue\n            low,"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     Mutant(
         "a command that is alone is taken beside others",
         ((AGENDA, "        if self.taken or leader.proposes:\n            return None\n", ""),),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     Mutant(
         "the deletion begins before its order is in the store",
@@ -99,7 +99,7 @@ COMMANDS: tuple[Mutant, ...] = (
          (LEADER, "        self.agenda.accept(event.command)\n",
           "        self.agenda.accept(event.command)\n        if event.command.kind == 'delete':\n"
           "            return [DeletePipeline()]\n")),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     mutant(
         "members stay with a leader that is gone for good",
@@ -130,7 +130,7 @@ COMMANDS: tuple[Mutant, ...] = (
         "a leader that finds the pipeline stopped leaves the members of its predecessor",
         ((LEADER, "        return [*effects, self._dismiss()]\n\n    def tell(",
           "        return [*effects, *([self._dismiss()] if effects else [])]\n\n    def tell("),),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     mutant(
         "splits of a paused table are handed out",

@@ -90,20 +90,20 @@ LIVES: tuple[Mutant, ...] = (
     of_lives(
         "a deletion says nothing while the store does not answer",
         "services/enumerator/status.py",
-        '    return f"the removal of what the store and Redis have of it{more}"',
-        '    return ""',
+        '    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause)',
+        "    return None  # type: ignore[return-value]",
     ),
     mutant(
         "files are removed though a restore that needs them was commanded",
         REMOVAL,
-        "        if any(isinstance(base, int) and base < n and base not in kept for base in asked):",
+        "        if any(base < n and base not in kept for base in asked):",
         "        if False:",
         first=215,
     ),
     Mutant(
         "retention looks for restores before its note, not after it",
         ((REMOVAL, NOTE + LOOK, LOOK + NOTE),),
-        tests="test_store.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
+        tests="test_store_retention.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
     ),
     mutant(
         "a checkpoint can be restored though what it needs is being removed",
@@ -168,14 +168,14 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "a stop without a savepoint's name fails where the source hangs",
         AGENDA,
-        '        if taken.command.kind == "stop" and taken.command.arguments.get("savepoint") is None:',
+        '        if taken.command.wish == Stop():',
         "        if False:",
         first=350,
     ),
     Mutant(
         "a stream that goes on after a silence tells nobody",
         ((READER, "if resumes else []", "if False else []"),),
-        tests="test_reader.py",
+        tests="test_reader_*.py",
     ),
     mutant(
         "an epoch that begins anew keeps the tables of its base",
@@ -199,7 +199,7 @@ LIVES: tuple[Mutant, ...] = (
                 "            target.answer",
             ),
         ),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     mutant(
         "the checkpoint in flight still answers a command that was cancelled",
@@ -211,7 +211,7 @@ LIVES: tuple[Mutant, ...] = (
     Mutant(
         "a command is cancelled though its epoch is in the journal",
         ((AGENDA, "        return kept or command.n == self.entered or leader", "        return kept or leader"),),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
     mutant(
         "every table is read again after a loss, whatever the definition says of it",
@@ -222,7 +222,7 @@ LIVES: tuple[Mutant, ...] = (
     Mutant(
         "each reader may send what all readers together may, without a checkpoint",
         ((READER_DRIVER, "max_unsaved_bytes // topology.counts[READER.name]", "max_unsaved_bytes"),),
-        tests="test_reader.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
+        tests="test_reader_chunks.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
     ),
     Mutant(
         "a command that the Spark writer has begun is cancelled",
@@ -254,6 +254,6 @@ LIVES: tuple[Mutant, ...] = (
                 "            self.state = HALTED\n            return [*effects, self._dismiss()]",
             ),
         ),
-        tests="test_agenda.py",
+        tests="test_agenda*.py",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import PositionLost, SourceLost
 from cutline.common.gtids import GtidSet, MariaGtid
 from cutline.common.positions import Low, Position
@@ -199,8 +200,8 @@ class _Read:
         self._source_time = txn.at or None
         self._at += 1
 
-    def _fault(self, route: Route, cause: str, *, restart: bool = True) -> None:
-        fields = {"table_id": route.table_id, "generation": route.generation, "cause": cause}
+    def _fault(self, route: Route, sentence: str, *, restart: bool = True, code: Code = Code.OTHER) -> None:
+        fields = {"table_id": route.table_id, "generation": route.generation, "cause": Cause(code, sentence)}
         self._faults.append(GenerationEnded(**fields) if restart else TableUnreadable(**fields))
         if not restart:
             self._by.quarantined.add(route.table_id)
@@ -289,7 +290,7 @@ class _Read:
         policy = self._by.schema_changes
         if policy == "halt" and past and txn.ddl != "truncate":
             self._count["halt stops a live table"] += 1
-            self._fault(route, "schema_changes is halt", restart=False)
+            self._fault(route, "schema_changes is halt", restart=False, code=Code.SCHEMA_CHANGE)
         elif txn.ddl == "unlogged":
             self._count["DDL changed rows without row events"] += 1
             # one in eight is something that a new generation would not mend

@@ -264,7 +264,7 @@ def _reading(objects: dict[str, bytes], path: str) -> Any:
     inode = Inode(bytearray(objects[path])) if path in objects else None
     if inode is None:
         raise FileNotFoundError(path)
-    return File(Disk(DiskTrouble(random.Random(0), Counter())), inode, writes=False)
+    return File(Disk(DiskTrouble(random.Random(0), Counter(), Steps())), inode, writes=False)
 
 
 class Upload:

@@ -34,6 +34,7 @@ from tests.simulation.clock import Wrong
 from tests.simulation.steps import Steps
 from tests.simulation.storage.disk import Bucket, Died, Disk, DiskTrouble
 from tests.support.binlog_bytes import schema_of
+from tests.support.causes import because
 from tests.support.records import LIFE
 
 _T: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t0")
@@ -151,7 +152,8 @@ class StoreWorld:
             return
         entry = EpochEntry(
             slot=slot + 1, nonce=mine, leader=f"i{number}", base=None,
-            members=Members(enumerator="e", by_role={"reader": (), "writer": ()}), cause="a test", written_at=0.0,
+            members=Members(enumerator="e", by_role={"reader": (), "writer": ()}), cause=because("a test"),
+            written_at=0.0,
         )  # fmt: skip
         won = self.tried(lambda: at.put_entry(entry))
         self.tell(f"{number}: slot {slot + 1} by {mine}: {won}")

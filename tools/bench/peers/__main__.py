@@ -35,7 +35,7 @@ from rich.table import Table
 
 from cutline.common.positions import Position
 from cutline.services.sources.mysql.connection import Source
-from tests.support.servers import MySQL
+from tests.support.databases import MySQL
 from tools.bench.customer import Changes, load
 from tools.bench.mesh import BenchMesh
 from tools.bench.peers import clients

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common.config.environment import cache_folder
-from tests.support.servers import built_once
+from tools.builds import built_once
 from tools.programs import Missing, program
 
 HERE = Path(__file__).resolve().parent

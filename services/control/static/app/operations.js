@@ -190,6 +190,13 @@ export const OPERATIONS = {
   },
 };
 
+/* An order about a table that has no words of its own above is offered with those of its class. */
+for (const [id, { act, does, role }] of Object.entries(RULES)) {
+  if (!act || OPERATIONS[id]) continue;
+  const title = `${act.replace("-", " ")} the table`;
+  OPERATIONS[id] = { title, short: act, icon: "again", tone: "paused", role, when: byRules(id), says: () => [does], send: (context) => ["POST", tableAt(context, `/${act}`)] };
+}
+
 /** Why the operation can't be asked for now; null if it can. */
 export function reasonAgainst(operation, context, me) {
   if (!may(me, operation.role)) return `needs the role ${operation.role}; you are ${me?.role ?? "not logged in"}`;

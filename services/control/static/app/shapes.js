@@ -4,7 +4,6 @@ import { bytes, count, now, plural, short, span } from "./format.js";
 /** One word for what a pipeline does, and one sentence about it. */
 export function state(pipeline) {
   const mode = pipeline.mode ?? "running";
-  const waiting = pipeline.waiting_for?.split(": ")[0]; // then comes the cause, which has a place of its own
   const fresh = pipeline.source_time ? span(now() - pipeline.source_time) : null;
   if (mode === "deleting") return { mode, sentence: "It is being deleted: its lake tables, if that was asked for, then its files in the store." };
   if (mode === "stopped") return { mode, sentence: `Stopped at checkpoint ${short(pipeline.checkpoint)}; the lake keeps what it shows.` };
@@ -12,7 +11,7 @@ export function state(pipeline) {
   if (mode === "paused") return { mode, sentence: `Paused; the lake shows the source as it was ${fresh ?? "at the last publication"}${fresh ? " ago" : ""}.` };
   if (starts(pipeline)) return { mode: "waiting", word: "starting", sentence: "An enumerator takes it up within seconds." };
   if (pipeline.current === false) return { mode: "unknown", word: "no leader", sentence: "No enumerator leads it now, so its state is old. Start the services, or see what they log." };
-  if (pipeline.waiting_for && waiting !== "a person") return { mode: "waiting", word: "waiting", sentence: `Waiting for ${waiting}${fresh ? `; the lake shows the source as it was ${fresh} ago` : ""}.` };
+  if (pipeline.waiting_for && pipeline.waiting_for.party !== "person") return { mode: "waiting", word: "waiting", sentence: `Waiting for ${pipeline.waiting_for.what}${fresh ? `; the lake shows the source as it was ${fresh} ago` : ""}.` };
   const total = Object.values(pipeline.tables ?? {}).reduce((a, b) => a + b, 0);
   const live = pipeline.tables?.live ?? 0;
   if (total && live === total) return { mode, word: "live", sentence: fresh ? `All tables are live; the lake is ${fresh} behind the source.` : "All tables are live." };
@@ -42,7 +41,7 @@ export function mesh(pipeline, channels, services, rates) {
   const total = sum(writers.map(into));
   const good = stopped ? "off" : "good";
   const nodes = [
-    { id: "source", kind: "source", title: "source", note: pipeline.definition?.source?.host ?? "MySQL", state: pipeline.waiting_for?.includes("source") ? "bad" : "good" },
+    { id: "source", kind: "source", title: "source", note: pipeline.definition?.source?.host ?? "MySQL", state: ["source", "busy_source"].includes(pipeline.waiting_for?.party) ? "bad" : "good" },
     { id: "enumerator", kind: "enumerator", title: "enumerator", note: pipeline.leader ? (standby > 0 ? `leads, ${standby} on standby` : "leads") : "no leader", state: pipeline.leader && pipeline.current !== false ? "good" : starts(pipeline) ? "off" : "bad" },
     ...readers.map((name) => ({ id: name, kind: "reader", title: name, note: stopped ? idle : flow(outOf(name)), state: good })),
     ...writers.map((name) => ({ id: name, kind: "writer", title: name, note: stopped ? idle : flow(into(name)), state: good })),
@@ -108,6 +107,7 @@ export const cutOf = (cut) => cut && {
   number: cut.number, sourceTime: cut.source_time, publishedAt: cut.published_at, position: cut.position, shown: cut.shown,
   tables: cut.tables.map((table) => ({
     name: table.table, snapshot: table.snapshot_id,
-    text: table.shown ? "this cut" : table.snapshot_id === null ? `no rows yet (${table.state})` : `an older cut (${table.state})`, cause: table.cause,
+    text: table.shown ? "this cut" : table.snapshot_id === null ? `no rows yet (${table.state})` : `an older cut (${table.state})`,
+    cause: table.cause, remedy: table.remedy,
   })),
 };

@@ -10,7 +10,7 @@
 | decode/ (compiled) | turns row events into Arrow |
 | progress.py | positions, and which watermarks cover the transaction at hand |
 | routes.py | which tables get which rows |
-| statements.py, ddl.py, sql.py | statements, and what DDL does to the routes |
+| statements.py, ddl.py, alter.py, sql.py | statements, and what DDL does to the routes |
 | replay.py, xa.py | compressed events and XA transactions |
 | this file | the stream of a delivery, the events between transactions, where a read ends |
 
@@ -26,6 +26,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, CutlineError, PositionLost, SourceLost, SourceRefused
 from cutline.common.gtids import GtidSet, parse_gtids
 from cutline.common.positions import FilePosition, High, Position, Stop
@@ -180,8 +181,11 @@ class BinlogCursor:
             where = self._where(after)
             self.close()
             raise PositionLost(
-                f"The binlog can't be read {where}: {error}; check the file with mysqlbinlog, and read the tables"
-                " again from a new snapshot if it is damaged"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog can't be read {where}: {error}",
+                    "check the file with mysqlbinlog, and read the tables again from a new snapshot if it is damaged",
+                )
             ) from error
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, CutlineError):
@@ -259,7 +263,8 @@ class BinlogCursor:
             raise
         except ConfigError as error:
             needed = "GRANT REPLICATION SLAVE, REPLICATION CLIENT (on MariaDB BINLOG MONITOR) ON *.* TO the user"
-            raise ConfigError(*error.faults, f"The binlog needs a right that may be missing: {needed}") from error
+            lacking = Cause(Code.RIGHTS, "The binlog needs a right that may be missing", needed)
+            raise ConfigError.several((*error.faults, lacking)) from error
 
     def stream(self, delivery: BinlogBytes, after: Position) -> Stream:
         """The stream of a delivery that begins after that position."""
@@ -483,13 +488,19 @@ class Stream:
                 scanner.pass_over()
         elif kind == INCIDENT:
             raise PositionLost(
-                f"The binlog has an incident at {scanner.event_place}: the server lost changes there; the tables must"
-                " be read again from a new snapshot"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog has an incident at {scanner.event_place}: the server lost changes there",
+                    "the tables must be read again from a new snapshot",
+                )
             )
         elif kind not in _PASSED_OVER and not scanner.event.flags & IGNORABLE_FLAG:
             raise SourceLost(
-                f"The binlog has an event of type {kind} at {scanner.event_place}, which can't be handled; report it"
-                " with the server's version"
+                Cause(
+                    Code.BINLOG,
+                    f"The binlog has an event of type {kind} at {scanner.event_place}, which can't be handled",
+                    "report it with the server's version",
+                )
             )
         return GO
 
@@ -526,8 +537,12 @@ class Stream:
             opened = FilePosition(scanner.file, scanner.tx.start)
             start = opened if scanner.tx.open else self.progress.after.file_position
             raise PositionLost(
-                f"The binlog file ends inside the transaction at {start}, a part of which was taken: the server"
-                " crashed and rolled it back; the tables must be read again from a new snapshot"
+                Cause(
+                    Code.PURGED,
+                    f"The binlog file ends inside the transaction at {start}, a part of which was taken: the server"
+                    " crashed and rolled it back",
+                    "the tables must be read again from a new snapshot",
+                )
             )
         scanner.drop_transaction()
         self._replay.drop()

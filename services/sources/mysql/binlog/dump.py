@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 
 from pymysql.constants import COMMAND, ER
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, SourceRefused, Unavailable
 from cutline.common.gtids import GtidSet, MariaGtid
 from cutline.common.positions import FilePosition, Position
@@ -118,8 +119,12 @@ class Dump:
         by_gtids = server.mysql and server.gtid and elsewhere
         if after.inside and after.server != server.identity:
             raise SourceLost(
-                f"The source changed to server {server.identity} while a transaction of {after.server} was half"
-                f" taken ({after}); restore a checkpoint that is between two transactions"
+                Cause(
+                    Code.OTHER_SERVER,
+                    f"The source changed to server {server.identity} while a transaction of {after.server} was half"
+                    f" taken ({after})",
+                    "restore a checkpoint that is between two transactions",
+                )
             )
         if state is not None or by_gtids:
             scanner.start_at("", FIRST_OFFSET, after.rows)
@@ -164,8 +169,8 @@ class Dump:
         executed = gtid_executed(connection)
         if self._commits.awaited(taken, executed, now=time.monotonic()):
             raise Unavailable(
-                f"The server has not committed all of {after.gtids}, which its binlog delivered;"
-                f" does a semi-synchronous replica delay it? Cutline waits {COMMIT_SECONDS:.0f} s"
+                f"The server has not committed all of {after.gtids}, which its binlog delivered",
+                f"does a semi-synchronous replica delay it? Cutline waits {COMMIT_SECONDS:.0f} s",
             )
 
     def check_end(self, position: Position) -> None:
@@ -194,16 +199,16 @@ class Dump:
         except (TimeoutError, BlockingIOError):
             if time.monotonic() - self._heard > self._silence:
                 raise Unavailable(
-                    f"The server has sent no heartbeat for {self._silence:.0f} s in {where}; is it reachable?"
+                    f"The server has sent no heartbeat for {self._silence:.0f} s in {where}", "is it reachable?"
                 ) from None
             return False
         except (OSError, ValueError) as error:
-            raise Unavailable(f"The connection broke in {where} ({error}); is the server up?") from error
+            raise Unavailable(f"The connection broke in {where} ({error})", "is the server up?") from error
         finally:
             room.release()
         self._got = got
         if not got:
-            raise Unavailable(f"The server ended the connection in {where}; is it up?")
+            raise Unavailable(f"The server ended the connection in {where}", "is it up?")
         self._heard = time.monotonic()
         scanner.filled(got)
         return True
@@ -213,23 +218,30 @@ class Dump:
         packet = scanner.event.body
         where = f"{scanner.file}:{scanner.pos}"
         if packet[:1] != b"\xff" or len(packet) < 3:
-            return Unavailable(f"The server ended the binlog dump at {where}; is another replica using our server_id?")
+            return Unavailable(
+                f"The server ended the binlog dump at {where}", "is another replica using our server_id?"
+            )
         code = int.from_bytes(packet[1:3], "little")
         text = packet[3:].decode(errors="replace")
         text = _FIRST_EVENT.sub("", text[6:] if text.startswith("#") else text)
         if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
             return SourceLost(
-                f"The server can't continue its binlog {scanner.where}: {text} ({code}); if it is purged or was reset,"
-                " read the tables again from a new snapshot, and keep binlogs longer: binlog_expire_logs_seconds"
+                Cause(
+                    Code.PURGED,
+                    f"The server can't continue its binlog {scanner.where}: {text} ({code})",
+                    "if it is purged or was reset, read the tables again from a new snapshot, and keep binlogs longer:"
+                    " binlog_expire_logs_seconds",
+                )
             )
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
             return ConfigError(
-                f"The server refused the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
+                f"The server refused the binlog: {text} ({code})", "GRANT REPLICATION SLAVE ON *.* to the user"
             )
         if code == _SAME_SERVER_ID or "server_uuid/server_id" in text:
             return ServerIdTaken(
-                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump at"
-                f" {where}; set source.server_id to a number that no replica of this server has"
+                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump"
+                f" at {where}",
+                "set source.server_id to a number that no replica of this server has",
             )
         return Unavailable(f"The server ended the binlog dump at {where}: {text} ({code})")
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from pymysql.constants import FIELD_TYPE
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
 from cutline.common.schema import Column, MysqlType, TableSchema, column_type, parse_type
 from cutline.services.sources.mysql.binlog.event_bodies import primary_key
@@ -32,6 +33,7 @@ from cutline.services.sources.mysql.decode.charsets import charset_of, to_text
 from cutline.services.sources.mysql.decode.row_plan import TableMap
 
 # field types that PyMySQL does not name, from MySQL's and MariaDB's `enum_field_types`
+_BEGIN_LATER = "begin with a snapshot, or at a place after that change"
 _TIMESTAMP2, _DATETIME2, _TIME2, _VECTOR = 17, 18, 19, 242
 _BLOB_COMPRESSED, _VARCHAR_COMPRESSED = 140, 141  # MariaDB's
 
@@ -88,10 +90,8 @@ def earlier_schema(body: bytes, later: TableSchema, *, mariadb: bool) -> TableSc
             continue
         choices = _indistinct(kind, later.booleans, mariadb)
         if choices is not None:
-            raise SourceLost(
-                f"the binlog does not tell whether its column {name}, which has changed since, was {choices}; begin"
-                " with a snapshot, or at a place after that change"
-            )
+            sentence = f"the binlog does not tell whether its column {name}, which has changed since, was {choices}"
+            raise SourceLost(Cause(Code.PLACE, sentence, _BEGIN_LATER))
         last += 1
         element_id = last + 1 if kind.base == "vector" else None
         columns.append(
@@ -120,8 +120,12 @@ def _key(columns: tuple[Column, ...], primary: dict[str, int], later: TableSchem
     if columns == later.columns or not same:
         return later.key
     raise SourceLost(
-        "its columns have changed since, and the binlog does not tell whether it had a unique key before: it had no"
-        " primary key over whole columns; begin with a snapshot, or at a place after that change"
+        Cause(
+            Code.PLACE,
+            "its columns have changed since, and the binlog does not tell whether it had a unique key before: it had no"
+            " primary key over whole columns",
+            _BEGIN_LATER,
+        )
     )
 
 
@@ -157,10 +161,8 @@ def _kind(table: TableMap, i: int, table_id: str) -> tuple[MysqlType, str | None
         size -= real == _VARCHAR_COMPRESSED  # begins with a byte of its own
         base = ("char" if is_text else "binary") if fixed else ("varchar" if is_text else "varbinary")
         return MysqlType(base=base, numbers=(size // _WIDE.get(charset, 1),)), charset if is_text else None
-    raise SourceLost(
-        f"its column {table.names[i]} has the type {real} in the binlog, which can no longer be read; begin with a"
-        " snapshot"
-    )
+    sentence = f"its column {table.names[i]} has the type {real} in the binlog, which can no longer be read"
+    raise SourceLost(Cause(Code.PLACE, sentence, "begin with a snapshot"))
 
 
 def _alike(column: Column, kind: MysqlType, charset: str | None, *, mariadb: bool) -> bool:

@@ -65,8 +65,8 @@ class Progress:
         position, after = self.position(), self.after
         if after.file and after.server == position.server and not position.not_before(after):
             raise ProtocolError(
-                f"The binlog cursor of server {position.server} went back from {after} to {position}; restart the"
-                " pipeline, and report it with the server's version if it happens again"
+                f"The binlog cursor of server {position.server} went back from {after} to {position}",
+                "restart the pipeline, and report it with the server's version if it happens again",
             )
         return position
 

@@ -18,7 +18,9 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
+from cutline.common.mesh.messages import Key
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, OP, POS, SEQ, TableSchema
 from cutline.services.sources.contract import (
@@ -42,19 +44,21 @@ from cutline.services.sources.mysql.binlog.event_types import PARTIAL_UPDATE_ROW
 from cutline.services.sources.mysql.binlog.progress import Progress
 from cutline.services.sources.mysql.binlog.scanner import MappedTable
 from cutline.services.sources.mysql.connection import Connection
-from cutline.services.sources.mysql.damage import Damaged
+from cutline.services.sources.mysql.damage import Damaged, PartialImage
 from cutline.services.sources.mysql.decode.row_event import EventDecoder
 from cutline.services.sources.mysql.decode.row_plan import TableMap
 from cutline.services.sources.mysql.keys import indistinct, locate
-from cutline.services.sources.mysql.watermark import ChunkHighs, Key, Locate
+from cutline.services.sources.mysql.watermark import ChunkHighs, Locate
 
 MAX_DECODERS = 256
 """Decoders with memory for rows; reads may have more of them, but don't keep more."""
 _RESTING_DECODERS = 4096
 _DECODERS_BYTES = 64 << 20
 _MAX_TABLES = 10_000
-_PARTIAL = "a partial update of a JSON column; SET GLOBAL binlog_row_value_options = ''"
-_TOO_LARGE = f"a row of more than {MAX_ROW_BYTES >> 20} MiB; exclude the table"
+_PARTIAL = Cause(
+    Code.NOT_IN_BINLOG, "a partial update of a JSON column", "SET GLOBAL binlog_row_value_options = ''"
+)
+_TOO_LARGE = Cause(Code.VALUE, f"a row of more than {MAX_ROW_BYTES >> 20} MiB", "exclude the table")
 
 
 _DecoderKey = tuple[str, int, str, bytes]
@@ -277,7 +281,7 @@ class Routes:
         self._decoders[(*identity, b"")] = decoder
         decoder.truncate()
 
-    def fault(self, kind: type[TableFault], table_id: str, cause: str) -> None:
+    def fault(self, kind: type[TableFault], table_id: str, cause: Cause) -> None:
         """The table can't continue: report it once in a read, and skip its events for the rest of the read."""
         route = self._routes.get(table_id)
         if route is None or table_id in self._given_up:
@@ -295,11 +299,8 @@ class Routes:
         if not self._began_between:  # an earlier read may have delivered rows of any table
             touched |= {table.table_id for table in self._mapped()}
         for table_id in sorted(touched):
-            self.fault(
-                GenerationEnded,
-                table_id,
-                f"At {scanner.event_place} {rollback}, after changes of {table_id} were delivered",
-            )
+            sentence = f"At {scanner.event_place} {rollback}, after changes of {table_id} were delivered"
+            self.fault(GenerationEnded, table_id, Cause(Code.CHANGED, sentence))
 
     def refuse(self, kind: int, body: Body, tables: Mapping[int, MappedTable]) -> None:
         """Quarantine the table of a row event that can't be decoded: a partial update, or one that is too large."""
@@ -307,16 +308,19 @@ class Routes:
 
     def refuse_damaged(self, body: Body, error: Damaged) -> None:
         """Quarantine the table of a compressed row event that can't be decompressed."""
-        event = f"a row event that can't be read: {error}; check the file with mysqlbinlog"
+        event = Cause(
+            Code.UNREADABLE, f"a row event that can't be read: {error}", "check the file with mysqlbinlog"
+        )
         self._refuse_row(body, event, self._scanner.tables)
 
-    def _refuse_row(self, body: Body, event: str, tables: Mapping[int, MappedTable]) -> None:
+    def _refuse_row(self, body: Body, event: Cause, tables: Mapping[int, MappedTable]) -> None:
         table = tables.get(table_number(body))
         if table is None or table.make_decoder is None or self._scanner.tx.skipped:
             return
         if table.guard is not None and not self._wants(table):
             return
-        self.fault(TableUnreadable, table.table_id, f"{table.table_id} has, at {self._scanner.event_place}, {event}")
+        cause = event.before(f"{table.table_id} has, at {self._scanner.event_place}, ")
+        self.fault(TableUnreadable, table.table_id, cause)
         self._bind(table)
 
     def refused_by_decoder(self) -> None:
@@ -325,12 +329,13 @@ class Routes:
         table: MappedTable = scanner.faulted
         misfit = "; ".join(table.decoder.faults)
         self._refused[table.table_id] = scanner.fault_seq
-        cause = self._cannot_follow(table.table_id, misfit or str(scanner.error))
-        kind = GenerationEnded if misfit and self._outdated(table) else TableUnreadable
+        reason = Cause(Code.UNREADABLE, misfit) if misfit else _unread(scanner.error)
+        cause = self._cannot_follow(table.table_id, reason)
+        kind: type[TableFault] = GenerationEnded if misfit and self._outdated(table) else TableUnreadable
         self.fault(kind, table.table_id, cause)
 
-    def _cannot_follow(self, table_id: str, reason: str) -> str:
-        return f"{table_id} can't be followed at {self._scanner.event_place}: {reason}"
+    def _cannot_follow(self, table_id: str, reason: Cause) -> Cause:
+        return reason.before(f"{table_id} can't be followed at {self._scanner.event_place}: ")
 
     def _outdated(self, table: MappedTable) -> bool:
         """Whether the event misfits the schema because of a DDL between the two, while the table is snapshotted."""
@@ -366,7 +371,7 @@ class Routes:
                 batch = decoder.take()
             except Damaged as error:
                 del self._decoders[key]
-                self.fault(TableUnreadable, table_id, f"{table_id} can't be followed: {error}")
+                self.fault(TableUnreadable, table_id, _unread(error).before(f"{table_id} can't be followed: "))
                 continue
             if batch is None:
                 continue
@@ -400,29 +405,29 @@ class Routes:
         self, table_id: str, schema: TableSchema, batch: pa.RecordBatch, zeros: Mapping[str, int]
     ) -> pa.RecordBatch | None:
         """The changes that the route wants; None if the table can't continue."""
-        before = f"before {self._scanner.file}:{self._scanner.pos}"
+        place = f"{self._scanner.file}:{self._scanner.pos}"
         for column in (schema.column(name) for name, count in zeros.items() if count):
             if schema.is_long(column):
-                self.fault(TableUnreadable, table_id, f"{schema.too_large(column)} ({before})")
+                self.fault(TableUnreadable, table_id, schema.too_large(column).ahead_of(place))
                 return None
         zero_key = next((name for name in schema.key if zeros.get(name)), None)
         if zero_key is not None:
-            self.fault(TableUnreadable, table_id, f"{indistinct(schema, zero_key)} ({before})")
+            self.fault(TableUnreadable, table_id, indistinct(schema, zero_key).ahead_of(place))
             return None
         if has_row_over(batch, MAX_ROW_BYTES):
-            self.fault(TableUnreadable, table_id, f"{table_id} has, {before}, {_TOO_LARGE}")
+            self.fault(TableUnreadable, table_id, _TOO_LARGE.before(f"{table_id} has, before {place}, "))
             return None
         route = self._routes.get(table_id)
         if route is None:
             return batch
         if not route.schema.key and (row := _first_not_insert(batch)) is not None:
-            self.fault(
-                TableUnreadable,
-                table_id,
+            cause = Cause(
+                Code.NO_KEY,
                 f"{table_id} has no key, so only its INSERTs can be copied, and a row was changed or deleted by the"
-                f" event at {batch[FILE][row]}:{batch[POS][row]}; add a primary key, or a unique key over NOT NULL"
-                " columns",
+                f" event at {batch[FILE][row]}:{batch[POS][row]}",
+                "add a primary key, or a unique key over NOT NULL columns",
             )
+            self.fault(TableUnreadable, table_id, cause)
             return None
         return self._past_highs(route, self._chunks[table_id], batch) if route.splits else batch
 
@@ -479,6 +484,13 @@ def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return parts[0]
     (batch,) = pa.Table.from_batches(parts).sort_by(SEQ).combine_chunks().to_batches()
     return batch
+
+
+def _unread(error: object) -> Cause:
+    """The cause for an error that a decoder raised for a row event."""
+    if isinstance(error, PartialImage):
+        return Cause(Code.NOT_IN_BINLOG, str(error))
+    return Cause(Code.UNREADABLE, str(error))
 
 
 def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from cutline.common.causes import Cause, Code
 from cutline.common.schema import SchemaChanges
 from cutline.services.sources.contract import GenerationEnded, Route, TableUnreadable
 from cutline.services.sources.mysql.binlog import ddl
@@ -98,23 +99,20 @@ class Statements:
         looks_same = new is not None and new.look == route.schema.look
         match effect:
             case ddl.Quarantine():
-                self._routes.fault(TableUnreadable, table_id, f"{effect.cause} (at {where})")
+                self._routes.fault(TableUnreadable, table_id, effect.cause.at(where))
             case ddl.Truncate() if not during_snapshot:
                 self._routes.truncate(route)
             case ddl.Evolve() | ddl.Restart() if self._halts and not during_snapshot and not looks_same:
-                self._routes.fault(
-                    TableUnreadable,
-                    table_id,
-                    f"{table_id} was changed at {where}, and schema_changes: halt stops it there: {ddl.shown(text)};"
-                    " prepare its consumers, and snapshot it again in another pipeline",
+                cause = Cause(
+                    Code.SCHEMA_CHANGE,
+                    f"{table_id} was changed at {where}, and schema_changes: halt stops it there: {ddl.shown(text)}",
+                    "prepare its consumers, and snapshot it again in another pipeline",
                 )
+                self._routes.fault(TableUnreadable, table_id, cause)
             case ddl.Evolve() if not during_snapshot or looks_same or (effect.nullable_add and not self._halts):
                 self._routes.evolve(route, route.schema.followed(effect.schema, self._policy), text)
             case ddl.Restart():
-                self._routes.fault(GenerationEnded, table_id, f"{effect.cause} (at {where})")
+                self._routes.fault(GenerationEnded, table_id, effect.cause.at(where))
             case _:
-                self._routes.fault(
-                    GenerationEnded,
-                    table_id,
-                    f"{table_id} was altered during its snapshot, at {where}: {ddl.shown(text)}",
-                )
+                sentence = f"{table_id} was altered during its snapshot, at {where}: {ddl.shown(text)}"
+                self._routes.fault(GenerationEnded, table_id, Cause(Code.CHANGED, sentence))

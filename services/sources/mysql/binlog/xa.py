@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import PositionLost
 from cutline.common.positions import FilePosition
 from cutline.services.sources.mysql.binlog.bytes import BinlogBytes, take_format
@@ -125,9 +126,12 @@ class Prepared:
                     break
         if at is None:
             raise PositionLost(
-                f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the binlog; the"
-                " tables must be read again from a new snapshot (with GRANT XA_RECOVER_ADMIN ON *.* to the user, a"
-                " snapshot on MySQL waits for such transactions)"
+                Cause(
+                    Code.PURGED,
+                    f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the binlog",
+                    "the tables must be read again from a new snapshot (with GRANT XA_RECOVER_ADMIN ON *.* to the user,"
+                    " a snapshot on MySQL waits for such transactions)",
+                )
             )
         with closing(self._search(at, None)) as search:
             yield from search.transaction()
@@ -166,7 +170,8 @@ class _Search:
             undone = kind == QUERY and statement(kind, body)[1][:11].upper() == "ROLLBACK TO"
             if kind == TABLE_MAP or kind in ROWS or kind in REFUSED or undone:
                 yield kind, body
-        raise PositionLost(f"The XA transaction at {self._at} has no end in the binlog; the tables must be read again")
+        sentence = f"The XA transaction at {self._at} has no end in the binlog"
+        raise PositionLost(Cause(Code.BINLOG, sentence, "the tables must be read again"))
 
     def _walk(self) -> Iterator[tuple[int, Body, Scanner]]:
         """The events of transactions, and statements; all others are handled here."""

@@ -2,8 +2,8 @@
 import { clock, count, plural, UNKNOWN } from "../format.js";
 import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon, Shape } from "../icons.js";
+import { PHASES } from "../rules.js";
 
-export const PHASES = ["waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped"];
 
 export const PHASE_MEANINGS = {
   waiting: "its turn to be read has not come",
@@ -57,7 +57,7 @@ export const Notice = ({ tone = "plain", icon = "info", title, children }) => ht
 /** An error with what to do about it, and each of its faults if it has several. */
 export const Failure = ({ error, retry }) => html`
   <${Notice} tone="bad" icon="warning" title=${capital(error.message)}>
-    ${error.errors?.length > 1 ? html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${item.field && !item.detail.startsWith(item.field) && html`<b class="mono">${item.field}</b> `}${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`
+    ${error.errors?.length > 1 ? html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`
       : error.remedy && html`<p>${sentence(error.remedy)}</p>`}
     ${retry && html`<div class="actions"><${Button} size="small" icon="again" onClick=${retry}>Try again<//></div>`}
   <//>`;
@@ -67,8 +67,11 @@ export const sentence = (text) => (text ? `${capital(text)}${/[.!?…]$/.test(te
 
 const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
 
-/** The cause of a table's state without its remedy, which the API has in it too. */
-export const causeOf = ({ cause, remedy }) => (cause && remedy && cause.endsWith(remedy) ? cause.slice(0, -remedy.length).replace(/[\s;,:.]+$/, "") : cause);
+/** What a pipeline waits for, and why it takes so long. */
+export const waitOf = ({ what, cause }) => (cause ? `${what}: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : what);
+
+/** Cause and remedy of a table or command, as sentences. */
+export const because = ({ cause, remedy }) => [cause, remedy].filter(Boolean).map(sentence).join(" ");
 
 /** A text of the API with its `code` set as code. */
 export const prose = (text) => text?.split("`").map((part, i) => (i % 2 ? html`<code key=${i}>${part}</code>` : part));

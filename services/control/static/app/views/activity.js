@@ -4,7 +4,7 @@ import { ago, label, moment } from "../format.js";
 import { usePoll } from "../hooks.js";
 import { html, useEffect, useState } from "../html.js";
 import { Icon } from "../icons.js";
-import { Button, Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
+import { because, Button, Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
 
 const MOST = 500;
 /** Not publications: there is one a checkpoint, and Cuts lists them. */
@@ -92,6 +92,6 @@ function Commands({ pipeline, ask }) {
           <span class="badge tone-${STATE_TONES[command.state]}"><${Icon} name=${STATE_ICONS[command.state]} size=${12} />${command.state}</span></div>
         <p class="small quiet">by ${command.by}, ${ago(command.at)}${command.waiting_for ? `; waits for ${command.waiting_for}` : ""}</p>
         ${["accepted", "running"].includes(command.state) && command.kind !== "cancel_command" && html`<div class="actions"><${Button} size="small" icon="cross" onClick=${() => ask("cancel_command", { command })}>Cancel<//></div>`}
-        ${command.cause && html`<p class="small cause">${sentence(command.cause)} ${sentence(command.remedy)}</p>`}
+        ${command.cause && html`<p class="small cause">${because(command)}</p>`}
       </li>`)}</ol>`;
 }

@@ -2,7 +2,7 @@
 import { get, pipelinePath } from "../api.js";
 import { ago, label, moment, now, position, span, zone } from "../format.js";
 import { html, useRef, useState } from "../html.js";
-import { Button, Card, Empty, Failure, Loading, Notice, Search, Segments, sentence } from "../parts/basics.js";
+import { because, Button, Card, Empty, Failure, Loading, Notice, Search, Segments, sentence } from "../parts/basics.js";
 import { TextField } from "../parts/fields.js";
 import { VirtualTable } from "../parts/virtual.js";
 import { link, usePoll, useWidth } from "../hooks.js";
@@ -62,7 +62,7 @@ function Cut({ pipeline, cut }) {
   const narrow = width > 0 && width < 720;
   const tables = cut.tables.filter((table) => table.name.toLowerCase().includes(text.trim().toLowerCase()));
   const cells = (table) => {
-    const shows = html`<div class="cut-off soft ${narrow ? "small" : ""}">${table.text}</div>${table.cause && html`<div class="small cause cut-off" title=${table.cause}>${sentence(table.cause)}</div>`}`;
+    const shows = html`<div class="cut-off soft ${narrow ? "small" : ""}">${table.text}</div>${table.cause && html`<div class="small cause cut-off" title=${because(table)}>${sentence(table.cause)}</div>`}`;
     const name = html`<a class="cell-link" href=${link("pipelines", pipeline.name, "tables", table.name)} title=${table.name}>${table.name}</a>`;
     const version = table.snapshot ? html`<span class="mono small soft">VERSION AS OF ${narrow && html`<br />`}${table.snapshot}</span>` : html`<span class="quiet">–</span>`;
     return narrow ? [html`${name}${shows}`, version] : [name, shows, version];

@@ -28,7 +28,7 @@ function PipelineCard({ pipeline }) {
   return html`
     <li class="card pipeline-card ${broken || ["halted", "unknown"].includes(about.mode) ? "troubled" : ""}">
       <div class="row spread"><h2><a class="card-link" href=${link("pipelines", pipeline.name)}>${pipeline.name}</a></h2><${Mode} name=${about.mode} text=${about.word} /></div>
-      <p class="soft pipeline-sentence">${about.sentence} ${about.mode === "halted" && sentence(pipeline.halted)}</p>
+      <p class="soft pipeline-sentence">${about.sentence} ${about.mode === "halted" && sentence(pipeline.halted.sentence)}</p>
       <${Phases} tables=${pipeline.tables} />
       <dl class="pipeline-facts">
         <div><dt>Tables</dt><dd class="number">${count(total)}</dd></div>

@@ -3,7 +3,7 @@ import { getAll, get, pipelinePath } from "../api.js";
 import { ago, bytes, clock, count, label, moment, now, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
-import { Button, Card, causeOf, Notice, Phases, sentence, Stat } from "../parts/basics.js";
+import { because, Button, Card, Notice, Phases, sentence, Stat, waitOf } from "../parts/basics.js";
 import { Chart } from "../parts/chart.js";
 import { Mesh } from "../parts/mesh.js";
 import { WINDOW_SECONDS } from "../samples.js";
@@ -51,13 +51,13 @@ function Attention({ pipeline, tables, ask }) {
   const broken = tables.filter((table) => table.phase === "quarantined");
   const shown = broken.slice(0, 3);
   return html`
-    ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${sentence(pipeline.spark_writer_error)}</p><//>`}
+    ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${sentence(pipeline.spark_writer_error.sentence)}</p><//>`}
     ${starts(pipeline) && html`<${Notice} icon="clock" title="No enumerator has taken it up yet"><p>That takes a few seconds while one runs: see <a href="#/services">Services</a>.</p><//>`}
-    ${pipeline.mode === "running" && pipeline.waiting_for && !pipeline.waiting_for.startsWith("a person") && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${pipeline.waiting_for}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}
+    ${pipeline.mode === "running" && pipeline.waiting_for && pipeline.waiting_for.party !== "person" && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${waitOf(pipeline.waiting_for)}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}
     ${pipeline.current === false && pipeline.mode !== "stopped" && !starts(pipeline) && html`<${Notice} tone="bad" icon="warning" title="No enumerator leads this pipeline"><p>What you see is as of ${moment(pipeline.as_of)}. Start an enumerator, or look at its log under Services.</p><//>`}
     ${shown.map((table) => html`
       <${Notice} key=${table.table} tone="bad" icon="warning" title=${`${table.table} is quarantined`}>
-        <p>${sentence(causeOf(table))}${table.remedy ? ` ${sentence(table.remedy)}` : ""}</p>
+        <p>${because(table)}</p>
         <div class="actions"><${Button} size="small" icon="again" onClick=${() => ask("retry_table", { table })}>Retry<//><a class="button small plain" href=${link("pipelines", pipeline.name, "tables", table.table)}>Look at the table</a></div>
       <//>`)}
     ${broken.length > shown.length && html`<p><a href=${`${link("pipelines", pipeline.name, "tables")}?phase=quarantined`}>and ${count(broken.length - shown.length)} more quarantined tables</a></p>`}`;

@@ -47,7 +47,7 @@ function ServiceCard({ service, onLogs }) {
         <div class="whole"><dt>Work</dt>${work.length ? work.slice(0, MOST_WORK).map(([name, what]) => html`<dd key=${name} class="cut-off"><a href=${link("pipelines", name)}>${name}</a> <span class="quiet">${what}</span></dd>`) : html`<dd class="quiet">${idle}</dd>`}
           ${work.length > MOST_WORK && html`<dd class="quiet">and ${count(work.length - MOST_WORK)} more pipelines</dd>`}</div>
       </dl>
-      ${failures.map(([pipeline, failure]) => html`<p key=${pipeline} class="small ${service.epochs[pipeline] > failure.epoch ? "quiet" : "cause"}">Gave up epoch ${label(failure.epoch)} of ${pipeline}: ${sentence(failure.cause)}</p>`)}
+      ${failures.map(([pipeline, failure]) => html`<p key=${pipeline} class="small ${service.epochs[pipeline] > failure.epoch ? "quiet" : "cause"}">Gave up epoch ${label(failure.epoch)} of ${pipeline}: ${sentence(failure.cause.sentence)} ${sentence(failure.cause.remedy)}</p>`)}
       <div class="actions"><${Button} size="small" icon="search" onClick=${onLogs}>Log<//></div>
     </li>`;
 }

@@ -3,7 +3,7 @@ import { get, getAll, pipelinePath } from "../api.js";
 import { ago, bytes, count, label, moment, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
-import { Bar, Button, Card, causeOf, Empty, Failure, Loading, Notice, Phase, PHASE_MEANINGS, sentence } from "../parts/basics.js";
+import { Bar, Button, Card, Empty, Failure, Loading, Notice, Phase, PHASE_MEANINGS, sentence } from "../parts/basics.js";
 import { SplitGrid } from "../parts/grid.js";
 import { cellsOf, chunkText, progress } from "../shapes.js";
 import { tableOperations } from "./tables.js";
@@ -26,7 +26,7 @@ export function TableDetail({ pipeline, tables, me, ask, name }) {
           <p class="soft">${sentence(PHASE_MEANINGS[listed.phase])}</p></div>
         <div class="actions">${operations.map((item) => html`<${Button} key=${item.label} size="small" icon=${item.icon} reason=${item.reason} onClick=${item.run}>${item.short}<//>`)}</div>
       </div>
-      ${listed.cause && html`<${Notice} tone=${listed.phase === "quarantined" ? "bad" : "plain"} icon="warning" title=${sentence(causeOf(listed))}>${listed.remedy && html`<p>${sentence(listed.remedy)}</p>`}<//>`}
+      ${listed.cause && html`<${Notice} tone=${listed.phase === "quarantined" ? "bad" : "plain"} icon="warning" title=${sentence(listed.cause)}>${listed.remedy && html`<p>${sentence(listed.remedy)}</p>`}<//>`}
       <${Card} title="Chunks" end=${html`<span class="small quiet number">${listed.splits_total ? `${count(listed.splits_done)} of ${count(listed.splits_total)} read` : ""}</span>`}>
         ${fraction < 1 && html`<div class="chunk-progress"><${Bar} fraction=${fraction} tone=${listed.phase} label=${`Snapshot of ${name}`} /><p class="small soft number">${short(listed.rows_done)} of about ${short(listed.rows_estimate)} rows${listed.rate_rows_per_second ? `, ${short(listed.rate_rows_per_second)} rows/s` : ""}${listed.eta_seconds ? `, ${span(listed.eta_seconds)} to go` : ""}</p></div>`}
         ${splits.loading && !splits.data && html`<${Loading} what="the chunks" />`}

@@ -3,8 +3,9 @@ import { ago, bytes, count, percent, plural, short, span } from "../format.js";
 import { link, useWidth } from "../hooks.js";
 import { html, useMemo, useRef, useState } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
-import { Bar, Button, causeOf, Empty, Menu, Phase, PHASES, Search, Segments } from "../parts/basics.js";
+import { Bar, because, Button, Empty, Menu, Phase, Search, Segments } from "../parts/basics.js";
 import { VirtualTable } from "../parts/virtual.js";
+import { PHASES } from "../rules.js";
 import { progress } from "../shapes.js";
 
 const SORTS = {
@@ -82,7 +83,7 @@ export function Tables({ pipeline, tables, me, ask, query }) {
 const Name = ({ pipeline, table, below }) => html`
   <div class="cut-off"><a class="cell-link" href=${link("pipelines", pipeline.name, "tables", table.table)} title=${table.table}>${table.table}</a>
     ${below ? html`<div class="small quiet number cut-off">${short(table.rows_done)} rows${progress(table) < 1 ? `, ${percent(progress(table))}` : table.lag_seconds !== null && table.lag_seconds !== undefined ? `, ${span(table.lag_seconds)} behind` : ""}</div>`
-      : table.cause && html`<div class="small ${table.phase === "quarantined" ? "cause" : "quiet"} cut-off" title=${table.cause}>${causeOf(table)}</div>`}
+      : table.cause && html`<div class="small ${table.phase === "quarantined" ? "cause" : "quiet"} cut-off" title=${because(table)}>${table.cause}</div>`}
   </div>`;
 
 function Progress({ table }) {

@@ -1,6 +1,7 @@
-"""The JSON of the status (pure): written as it is, read with tolerance.
+"""JSON that services of two versions read from each other, as during an upgrade (pure): written as it is, read with
+tolerance.
 
-During an upgrade services of two versions read each other's status. So whoever reads
+Whoever reads
 
 - ignores what it does not know,
 - takes the default where something is missing, or has another form than the field,
@@ -21,9 +22,10 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
+_PLAIN = (str, int, bool)
 
 
-class _OtherForm(ValueError):
+class OtherForm(ValueError):
     """A value that has another form than its field."""
 
 
@@ -33,14 +35,15 @@ def text(value: object) -> str:
 
 
 def read(kind: type[T], body: object) -> T:
-    """Make a `kind`, of which every field has a default, of parsed JSON that any version of Cutline wrote."""
-    return cast(T, _reader(kind)(body if isinstance(body, dict) else {}))
+    """Make a `kind`, a dataclass, of parsed JSON that any version of Cutline wrote. Raises OtherForm if a field without
+    a default is missing, or has another form."""
+    return cast(T, _reader(cast(Any, kind))(dict(body) if isinstance(body, Mapping) else {}))
 
 
 def read_each(kind: type[T], body: Mapping[str, object], known: Mapping[str, tuple[object, T]]) -> Mapping[str, T]:
     """Read each value of a mapping as `read` does. `known` has, by key, values that were read before, each after its
     JSON: an equal one is not made again."""
-    convert, found = _reader(kind), {}
+    convert, found = _reader(cast(Any, kind)), {}
     for key, each in body.items():
         before = known.get(key)
         if before is not None and before[0] == each:
@@ -48,7 +51,7 @@ def read_each(kind: type[T], body: Mapping[str, object], known: Mapping[str, tup
             continue
         try:
             found[key] = convert(each)
-        except _OtherForm:
+        except OtherForm:
             continue
     return found
 
@@ -59,8 +62,10 @@ def _by_name(value: Any) -> dict[str, Any]:
 
 @cache
 def _reader(hint: Any) -> _Reader:
-    """The function that makes a value of this type; it raises _OtherForm if the JSON has another form."""
+    """The function that makes a value of this type; it raises OtherForm if the JSON has another form."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda body: body
     if origin in (Union, UnionType):
         (some,) = (_reader(each) for each in arguments if each is not NoneType)
         return lambda body: None if body is None else some(body)
@@ -69,7 +74,9 @@ def _reader(hint: Any) -> _Reader:
     if origin is tuple:
         return _many(_reader(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(arguments[0], _reader(arguments[1]))
+        return _mapping(arguments[0], arguments[1])
+    if hasattr(hint, "from_json"):  # it is tolerant itself
+        return lambda body: hint.from_json(body) if isinstance(body, dict) else _refuse(body)
     if is_dataclass(hint):
         return _named(cast(type, hint))
     if issubclass(hint, tuple):
@@ -82,23 +89,26 @@ def _reader(hint: Any) -> _Reader:
 
 
 def _refuse(body: object) -> Any:
-    raise _OtherForm(f"{body!r:.80}")
+    raise OtherForm(f"{body!r:.80}")
 
 
 def _named(kind: type) -> _Reader:
     hints = get_type_hints(kind)
-    known = [(field.name, _reader(hints[field.name]), _has_default(field)) for field in fields(kind)]
+    known = [(field.name, _reader(hints[field.name]), _has_default(field)) for field in fields(kind) if field.init]
 
     def convert(body: Any) -> Any:
         if not isinstance(body, dict):
             _refuse(body)
         given = {}
         for name, reader, has_default in known:
-            try:
-                given[name] = reader(body[name]) if name in body else _refuse(name)
-            except _OtherForm:
-                if not has_default:
-                    raise
+            if name in body:
+                try:
+                    given[name] = reader(body[name])
+                    continue
+                except OtherForm:
+                    pass
+            if not has_default:
+                _refuse(name)
         return kind(**given)
 
     return convert
@@ -110,11 +120,12 @@ def _has_default(field: Field[Any]) -> bool:
 
 def _array(kind: type) -> _Reader:
     readers = [_reader(hint) for hint in get_type_hints(kind).values()]
+    width = len(readers)
 
     def convert(body: Any) -> Any:
-        if not isinstance(body, list) or len(body) < len(readers):
+        if type(body) is not list or len(body) < width:
             _refuse(body)
-        return kind(*(reader(each) for reader, each in zip(readers, body, strict=False)))
+        return kind(*[reader(each) for reader, each in zip(readers, body)])  # noqa: B905
 
     return convert
 
@@ -127,22 +138,26 @@ def _many(reader: _Reader) -> _Reader:
         for each in body:
             try:
                 found.append(reader(each))
-            except _OtherForm:
+            except OtherForm:
                 continue
         return tuple(found)
 
     return convert
 
 
-def _mapping(key: type, reader: _Reader) -> _Reader:
+def _mapping(key: type, hint: Any) -> _Reader:
+    reader, plain = _reader(hint), {hint} if key is str and hint in _PLAIN else set()
+
     def convert(body: Any) -> dict[Any, Any]:
         if not isinstance(body, dict):
             _refuse(body)
+        if plain.issuperset(map(type, body.values())):
+            return cast(dict[Any, Any], body)  # as it is: there may be many
         found = {}
         for name, each in body.items():
             try:
                 found[key(name)] = reader(each)
-            except ValueError:  # of the key, or _OtherForm
+            except ValueError:  # of the key, or OtherForm
                 continue
         return found
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from cutline.common.causes import Cause
+from cutline.common.commands.kinds import Mode
 from cutline.common.errors import ConfigError
+from cutline.common.form import read
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
-from cutline.common.status.form import read
-from cutline.common.store.command_records import Mode
+from cutline.common.phases import DROPPED, QUARANTINED, Phase
+from cutline.common.waits import Wait
 
 ENUMERATOR, SPARK_WRITER = "enumerator", "spark_writer"
-Choice = Literal["accept", "overwrite"]
-"""What may become of the commits of others to a lake table."""
 
 
 class Mark(NamedTuple):
@@ -57,7 +58,7 @@ class MemberStatus(PartStatus):
     member at the other end, and its last checkpoints."""
 
     epoch: int = 0
-    waiting_for: str | None = None
+    waiting_for: Wait | None = None
     channels: Mapping[str, ChannelStatus] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
 
@@ -116,7 +117,7 @@ class EnumeratorStatus(MemberStatus):
     mode: Mode = "running"
     definition: int | None = None
     commands: CommandsStatus = CommandsStatus()
-    halted: str | None = None
+    halted: Cause | None = None
     ended: int | None = None
     checkpoint: CheckpointStatus = CheckpointStatus()
     failures: int = 0
@@ -132,13 +133,13 @@ class EnumeratorStatus(MemberStatus):
 class TableStatus:
     """A captured table. What is None is unknown: nobody leads, and this is from the newest checkpoint."""
 
-    phase: str
+    phase: Phase
     generation: int = 1
     rows_done: int | None = None
     rows_estimate: int | None = None
     splits_done: int | None = None
     splits_total: int | None = None
-    cause: str | None = None
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +166,11 @@ class Held:
     """A table that the Spark writer has quarantined in this generation. If that is for commits of others: the newest of
     them (`seen`), what a person may choose, and what was chosen."""
 
-    cause: str
+    cause: Cause
     generation: int
     seen: str | None = None
-    choices: tuple[Choice, ...] = ()
-    chosen: Choice | None = None
+    choices: tuple[str, ...] = ()
+    chosen: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +204,9 @@ class CompactionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a start of the Spark writer ended: the error and its class, and after how long the next one begins."""
+    """Why a start of the Spark writer ended: the cause and the error's class, and after how long the next begins."""
 
-    error: str
+    cause: Cause
     kind: str
     again_seconds: float
 
@@ -246,8 +247,8 @@ class PipelineStatus:
     tables: Mapping[str, TableStatus] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any], tables: Mapping[str, TableStatus]) -> PipelineStatus:
-        """Put together what Redis has: parts as parsed JSON, by name, and the enumerator's tables. A part of a service
+    def put_together(cls, parts: Mapping[str, Any], tables: Mapping[str, TableStatus]) -> PipelineStatus:
+        """Make it of what Redis has: parts as parsed JSON, by name, and the enumerator's tables. A part of a service
         that this version does not know is left out."""
         spark = read(SparkWriterStatus, parts.get(SPARK_WRITER))
         return cls(
@@ -274,17 +275,22 @@ class PipelineStatus:
 
 
     def choice(self, table: str, choice: str, *, seen: str | None = None) -> str:
-        """Return the newest commit of others to a lake table that a person's choice (a `Choice`) is about. ConfigError
+        """Return the newest commit of others to a lake table that a person's choice is about. ConfigError
         if there is nothing to choose, or if the person has `seen` another one (None: the one in the status)."""
         held = self.spark_writer.quarantined.get(table)
         if held is None or not held.choices or held.seen is None:
-            raise ConfigError(f"no commit of others to the lake table {table} awaits a choice; there is nothing to do")
+            raise ConfigError(
+                f"no commit of others to the lake table {table} awaits a choice", "there is nothing to do"
+            )
         if seen is not None and seen != held.seen:
-            raise ConfigError(f"others committed to the lake table {table} again; look at its cause, and choose again")
+            raise ConfigError(
+                f"others committed to the lake table {table} again", "look at its cause, and choose again"
+            )
         if choice not in held.choices:
             raise ConfigError(
                 f"the lake table {table} has the columns of its source table, so this commit of others can't be"
-                " accepted; undo it and retry the table, or overwrite it"
+                " accepted",
+                "undo it and retry the table, or overwrite it",
             )
         return held.seen
 
@@ -297,6 +303,6 @@ def _captured(tables: Mapping[str, TableStatus], quarantined: Mapping[str, Held]
     found = dict(tables)
     for name, held in quarantined.items():
         table = found.get(name)
-        if table is not None and table.generation == held.generation and table.phase != "dropped":
-            found[name] = replace(table, phase="quarantined", cause=held.cause)
+        if table is not None and table.generation == held.generation and table.phase != DROPPED:
+            found[name] = replace(table, phase=QUARANTINED, cause=held.cause)
     return found
