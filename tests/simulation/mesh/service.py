@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.chandy_lamport import Process
@@ -69,7 +70,7 @@ class SimulatedService:
     process: Process | None = None
     probe: Probe | None = None
     silence: Silence | None = None  # of its leader
-    failed: tuple[int, str, bool, Loss] = (0, "", False, Loss.NOTHING)
+    failed: tuple[int, Cause | None, bool, Loss] = (0, None, False, Loss.NOTHING)
     chunk: Any = None
     limits: Limits = UNLIMITED
     dumps: dict[str, SimulatedDump] = field(default_factory=dict)

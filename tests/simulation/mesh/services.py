@@ -162,7 +162,7 @@ class Services:
                         role=other.role,
                         leaving=other.leaving,
                         failed_epoch=epoch,
-                        failed=cause or None,
+                        failed=cause,
                         halts=halts,
                         lost=loss,
                     )
