@@ -14,7 +14,7 @@ from cutline.common.errors import CutlineError
 from cutline.common.store.records import Quarantine
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.progress import Progress
-from cutline.spark_writer.sinks.iceberg.columns import BadDefault
+from cutline.spark_writer.sinks.iceberg.columns import BadDefault, Unsuitable
 from cutline.spark_writer.sinks.iceberg.files import FileLost, FileRefused
 from cutline.spark_writer.sinks.iceberg.jvm import Refused
 from cutline.spark_writer.sinks.iceberg.lake import Lake
@@ -44,7 +44,8 @@ def may_be_own(error: Exception) -> bool:
         return isinstance(java, Py4JJavaError) and _MACHINE_IN_JAVA.search(str(java)) is None
     if isinstance(error, Refused | TableFault):
         return _MACHINE_IN_JAVA.search(str(java)) is None
-    return isinstance(error, FileLost | FileRefused | BadDefault) or not isinstance(error, CutlineError | MemoryError)
+    own = isinstance(error, FileLost | FileRefused | BadDefault | Unsuitable)
+    return own or not isinstance(error, CutlineError | MemoryError)
 
 
 def quarantine(

@@ -45,7 +45,7 @@ from cutline.common.file_metrics import COLUMNS
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import FileMetrics
 from cutline.common.table_id import split_table_id
-from cutline.spark_writer.sinks.iceberg.columns import OFFSET, Layout, lay_out, quoted
+from cutline.spark_writer.sinks.iceberg.columns import OFFSET, Layout, Unsuitable, lay_out, quoted
 from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import description as vector_description
@@ -348,8 +348,8 @@ class LakeTable:
                 known=known,
                 last=int(base.lastAssignedPartitionId()),
             )
-        except ValueError as error:
-            raise TableFault(str(error)) from error
+        except Unsuitable as error:
+            raise TableFault(error.cause) from error
         same = [number for number, spec in specs.items() if spec["fields"] == fields]
         spec = {"spec-id": same[0] if same else max(specs) + 1, "fields": fields}
         builder = iceberg.TableMetadata.buildFrom(base)
@@ -486,8 +486,8 @@ class LakeTable:
                     known = replace(known, partition=partition_of(json.loads(spec), known.arrow), spec=java)
                 elif self._may_be_divided:
                     known = replace(known, spec=metadata.spec(UNPARTITIONED))
-            except ValueError as error:
-                raise TableFault(str(error)) from error
+            except Unsuitable as error:
+                raise TableFault(error.cause) from error
             self._layout = known
         return known
 
