@@ -65,16 +65,11 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.grids import Grids
-from cutline.services.enumerator.leader import (
-    IDLE,
-    RESTING,
-    STOPPED,
-    EpochOpened,
-    Leader,
-)
+from cutline.services.enumerator.leader import Leader
 from cutline.services.enumerator.machine import Enumerator, commands_in
 from cutline.services.enumerator.ports import Source, Sources
 from cutline.services.enumerator.requests import request_of
+from cutline.services.enumerator.states import IDLE, RESTING, STOPPED, EpochOpened
 from cutline.services.enumerator.status import TablesShown, deletion_awaits, of_leader
 from cutline.services.enumerator.tables import Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
@@ -349,7 +344,7 @@ class EnumeratorDriver:
         """An error that the machine raises ends the epoch, and counts as a failure of it."""
         if isinstance(event, PartStored):
             self.marks.saved(event.checkpoint)
-        in_flight = self.leader.in_flight
+        in_flight = self.leader.checkpoints.in_flight
         effects = self._handled(event, now)
         (self.host.leads.discard if self.leader.state == IDLE else self.host.leads.add)(self.key)
         if self.leader.state == IDLE:

@@ -64,6 +64,10 @@ PURE = (
     "common/journal/publishing.py",
     "common/store/command_records.py",
     "services/enumerator/agenda.py",
+    "services/enumerator/checkpointing.py",
+    "services/enumerator/roster.py",
+    "services/enumerator/states.py",
+    "services/enumerator/taken.py",
     "services/enumerator/requests.py",
     "services/enumerator/table_commands.py",
 )

@@ -33,7 +33,8 @@ from cutline.services.enumerator.events import (
     WriteEntry,
     WriteOutcome,
 )
-from cutline.services.enumerator.leader import EpochOpened, Leader
+from cutline.services.enumerator.leader import Leader
+from cutline.services.enumerator.states import EpochOpened
 from cutline.services.reader.events import (
     CloseCursor,
     ContinueChunk,

@@ -1,5 +1,5 @@
 // Small parts: badges, bars, buttons, notices, numbers, menus, tabs.
-import { clock, count, plural, UNKNOWN } from "../format.js";
+import { clock, count, UNKNOWN } from "../format.js";
 import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon, Shape } from "../icons.js";
 import { PHASES } from "../rules.js";
@@ -169,5 +169,3 @@ export function Tabs({ label, tabs, current }) {
       ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}>${tab.text}${tab.count ? html`<span class="count ${tab.bad ? "bad" : ""}">${count(tab.count)}</span>` : null}</a>`)}
     </nav>`;
 }
-
-export const tablesText = (number) => plural(number, "table");
