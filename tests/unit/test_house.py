@@ -139,11 +139,6 @@ LEFT: dict[str, dict[str, str]] = {
         "spark_writer/retention.py: of": NAME,
         "spark_writer/sinks/iceberg/dead_rows.py: of": NAME,
         "spark_writer/sinks/iceberg/key_index.py: of": NAME,
-        "tests/simulation/binlog/model.py: _there": NAME,
-        "tests/simulation/lives/members.py: of": NAME,
-        "tests/simulation/mesh/shape.py: of": NAME,
-        "tests/simulation/mesh/upkeeping.py: of": NAME,
-        "tests/simulation/source/places.py: one": NAME,
     },
     "executor": {},
     "sleep": {
