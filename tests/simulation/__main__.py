@@ -100,7 +100,8 @@ def sweep(
     """All seeds from `first` on, or only those whose worlds have `feature`; `stop`: end at the first that fails."""
     count: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
-    numbers = [n for n in range(first, first + seeds) if feature is None or getattr(Shape.of(n), feature) is not None]
+    every = range(first, first + seeds)
+    numbers = [n for n in every if feature is None or getattr(Shape.of_seed(n), feature) is not None]
     pool = multiprocessing.get_context("fork").Pool(jobs) if jobs > 1 else None
     try:
         run = partial(run_seed, worlds=worlds)

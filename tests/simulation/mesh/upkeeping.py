@@ -133,7 +133,7 @@ class Upkeeping:
             grace_seconds=self.rng.choice((1.0, 4.0, 15.0)), savepoints=SAVEPOINTS, savepoint_days=None
         )
 
-    def of(self, spark: SparkWriter) -> Upkeep:
+    def find(self, spark: SparkWriter) -> Upkeep:
         """The upkeep of one start."""
         world: Any = self.world
         nobody: Any = SimpleNamespace(
