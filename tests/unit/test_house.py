@@ -112,12 +112,10 @@ LEFT: dict[str, dict[str, str]] = {
         "services/run/preflight.py: check": SPLIT,
     },
     "class": {
-        "services/enumerator/driver.py: EnumeratorDriver": STATE,
         "services/enumerator/machine.py: Enumerator": STATE,
         "services/reader/machine.py: Reader": STATE,
     },
     "file": {
-        "services/enumerator/driver.py": SPLIT,
         "services/enumerator/machine.py": SPLIT,
         "services/reader/machine.py": SPLIT,
         "spark_writer/sinks/iceberg/table.py": SPLIT,

@@ -107,6 +107,9 @@ def test_a_pure_file_neither_opens_waits_nor_asks_the_time(path: str) -> None:
 DRIVERS = (
     "services/enumerator/commanding.py",
     "services/enumerator/driver.py",
+    "services/enumerator/ending.py",
+    "services/enumerator/epoch.py",
+    "services/enumerator/journal.py",
     "services/enumerator/pipelines.py",
     "services/reader/chunk_reading.py",
     "services/reader/driver.py",

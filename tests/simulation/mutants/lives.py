@@ -8,6 +8,7 @@ AGENDA = "services/enumerator/agenda.py"
 COMMANDING = "services/enumerator/commanding.py"
 COMMANDS_FILE = "common/store/commands.py"
 ENUMERATOR_DRIVER = "services/enumerator/driver.py"
+JOURNAL = "services/enumerator/journal.py"
 LIVES_FILE = "common/store/lives.py"
 READER_DRIVER = "services/reader/driver.py"
 PIPELINES = "services/enumerator/pipelines.py"
@@ -76,9 +77,9 @@ LIVES: tuple[Mutant, ...] = (
     ),
     of_lives(
         "a deletion that was cut short reads the journal again",
-        ENUMERATOR_DRIVER,
-        "            if self.store.deleting():  # for good",
-        "            if False:  # for good",
+        JOURNAL,
+        "        if self.store.deleting():  # for good",
+        "        if False:  # for good",
     ),
     of_lives(
         "a deletion that was cut short needs the definition in force",
