@@ -62,8 +62,8 @@ def _expire(table: _Table, *, before_ms: int, kept: Collection[int]) -> None:
     held = {*kept, *lake.branches.get(name, {}).values(), *lake.tags.get(name, {}).values()}
     if name in lake.main:
         held.add(lake.main[name].snapshot)
-    for snapshot, (of, at) in list(lake.made.items()):
-        if of == name and snapshot not in held and int(1000 * at) < before_ms:
+    for snapshot, (owner, at) in list(lake.made.items()):
+        if owner == name and snapshot not in held and int(1000 * at) < before_ms:
             del lake.made[snapshot], lake.snapshots[snapshot]
             table.world.count["snapshot expired"] += 1
 
