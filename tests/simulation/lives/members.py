@@ -54,15 +54,15 @@ class Streams:
     """The streams in Redis: messages that nobody has taken yet, by life, epoch, sender and receiver."""
 
     def __init__(self) -> None:
-        self.queues: dict[Key, dict[Channel, deque[Any]]] = defaultdict(dict)
+        self.by_life: dict[Key, dict[Channel, deque[Any]]] = defaultdict(dict)
         self.announced: dict[Key, int] = {}
         self.heard: dict[tuple[Key, int], float] = {}  # when the leader of an epoch sent something last
 
     def drop(self, key: Key, before: int) -> None:
         """Remove those of the epochs before this one."""
-        self.queues[key] = {channel: queue for channel, queue in self.queues[key].items() if channel[0] >= before}
-        if not self.queues[key]:
-            del self.queues[key]
+        self.by_life[key] = {channel: queue for channel, queue in self.by_life[key].items() if channel[0] >= before}
+        if not self.by_life[key]:
+            del self.by_life[key]
 
 
 class Links:
@@ -79,7 +79,7 @@ class Links:
         self.listened_at = redis.clock.now
 
     def _queue(self, sender: str, receiver: str) -> deque[Any]:
-        queue = self.world.streams.queues.get(self.key, {}).get((self.epoch, sender, receiver))
+        queue = self.world.streams.by_life.get(self.key, {}).get((self.epoch, sender, receiver))
         if queue is None:
             raise Unavailable(f"the stream from {sender} to {receiver} of epoch {self.epoch} is gone")
         return queue

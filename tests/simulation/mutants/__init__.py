@@ -310,8 +310,8 @@ MUTANTS = (
     mutant(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
         READING,
-        '            if changes:\n                world.count["keyless',
-        '            if False:\n                world.count["keyless',
+        "            rests = not (KINDS[split.table_id].keyless and",
+        "            rests = not (False and",
     ),
     Mutant(
         "main moves by the journal as it was when the Spark writer started",
