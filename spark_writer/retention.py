@@ -32,7 +32,7 @@ class Retained:
     released: tuple[Publication, ...]
     snapshots: Mapping[str, Collection[int]]
 
-    def of(self, table_id: str) -> Collection[int]:
+    def snapshots(self, table_id: str) -> Collection[int]:
         """The snapshots of a table that stay."""
         return self.snapshots.get(table_id, ())
 

@@ -298,11 +298,11 @@ class Upkeep:
                 table = self._tables.get(table_id)
                 made_ms = [ms for snapshot in named if (ms := table.made_ms(snapshot)) is not None]
                 drop_branches(table, ours=branch)
-                expire(table, before_ms=min(before_ms, *made_ms), kept=kept.of(table_id))
+                expire(table, before_ms=min(before_ms, *made_ms), kept=kept.snapshots(table_id))
             except Exception as error:
                 self._skip(table_id, error)
             work = self._progress.work.get(table_id)
-            if work is not None and set(kept.of(table_id)) == {work.snapshot_id}:  # nothing older is left to expire
+            if work is not None and set(kept.snapshots(table_id)) == {work.snapshot_id}:  # nothing older is left
                 self._to_expire.discard(table_id)
 
         self._tables.each(ours, expire_one)

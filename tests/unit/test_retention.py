@@ -90,7 +90,7 @@ class World:
             return
         for table, snapshots in self.lake.items():
             heads = {self.work[table].snapshot_id} if table in self.work else set()
-            stay = {*kept.of(table), *heads}
+            stay = {*kept.snapshots(table), *heads}
             self.lake[table] = {
                 number: at for number, at in snapshots.items() if number in stay or at > self.now - GRACE
             }
@@ -224,4 +224,4 @@ def test_a_publication_that_a_restore_left_behind_stays_within_the_grace() -> No
             chain=world.chain, now=world.now, settings=world.config,
         )  # fmt: skip
         assert found is not None
-        assert (left_behind in found.of(TABLES[0])) == stays
+        assert (left_behind in found.snapshots(TABLES[0])) == stays

@@ -619,7 +619,7 @@ class LakeTable:
         contents = self.contents(snapshot_id)
         found = {}
         for path, rows in locate(contents.files, key_ids(layout), keys, self.index).items():
-            remain = living(rows.positions, self._dead_rows.of(self.vector(contents.files[path])))
+            remain = living(rows.positions, self._dead_rows.deleted(self.vector(contents.files[path])))
             if remain.any():
                 found[path] = Found(rows.positions[remain], rows.keys[remain])
         return found
@@ -656,7 +656,8 @@ class LakeTable:
         """Write what deletes living rows (path -> positions) of a snapshot, with the rows deleted before."""
         files = self.contents(snapshot_id).files
         dead = {
-            path: self._dead_rows.of(self.vector(files[path])) | bitmap_of(found) for path, found in positions.items()
+            path: self._dead_rows.deleted(self.vector(files[path])) | bitmap_of(found)
+            for path, found in positions.items()
         }
         vectors = write_deleted(self.version, lambda suffix: self.new_file(f"{uuid.uuid4().hex}.{suffix}"), dead)
         for vector in vectors:

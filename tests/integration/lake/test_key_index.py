@@ -46,7 +46,7 @@ def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def index_of(incarnation: Incarnation, table_id: str = T.table_id) -> KeyIndex:
-    return incarnation._indexes.of(table_id)
+    return incarnation._indexes.find(table_id)
 
 
 def names(bench: SparkBench) -> set[str]:

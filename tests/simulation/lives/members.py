@@ -131,7 +131,7 @@ class Member:
     def __init__(self, world: LivesWorld, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
         self.world: Any = world
         self.store, self.epoch, self.incarnation = store, entry.slot, host.incarnation
-        topology = Topology.of(entry.members.by_role)
+        topology = Topology.joined_by(entry.members.by_role)
         self.name = member_name(READER if host.role == "reader" else WRITER, index)
         machine: Any = Writer()
         if host.role == "reader":

@@ -207,7 +207,7 @@ class Services:
         """Build the machine of this epoch and take part."""
         world = self.world
         epoch = entry.slot
-        topology = Topology.of(entry.members.by_role)
+        topology = Topology.joined_by(entry.members.by_role)
         machine: Any
         if service.role == "reader":
             service.name = member_name(READER, index)

@@ -135,7 +135,7 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "snapshots expire by their age alone",
         UPKEEP,
-        "before_ms=min(before_ms, *made_ms), kept=kept.of(table_id))",
+        "before_ms=min(before_ms, *made_ms), kept=kept.snapshots(table_id))",
         "before_ms=min(before_ms, *made_ms), kept=())",
     ),
     mutant(
