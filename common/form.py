@@ -152,7 +152,7 @@ def _mapping(key: type, hint: Any) -> _Reader:
         if not isinstance(body, dict):
             _refuse(body)
         if plain.issuperset(map(type, body.values())):
-            return body  # as it is: there may be many
+            return cast(dict[Any, Any], body)  # as it is: there may be many
         found = {}
         for name, each in body.items():
             try:

@@ -65,14 +65,14 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[Any]:
         """Resolve a name, in a thread for this name: one whose server does not answer holds up no other."""
-        found = await self._of(host).call(socket.getaddrinfo, host, port, family, type, proto, flags)
+        found = await self._threads_of(host).call(socket.getaddrinfo, host, port, family, type, proto, flags)
         return list(found)
 
     async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
         """Find the name of an address, in a thread for this address."""
-        return await self._of(sockaddr[0]).call(socket.getnameinfo, sockaddr, flags)
+        return await self._threads_of(sockaddr[0]).call(socket.getnameinfo, sockaddr, flags)
 
-    def _of(self, host: Any) -> Threads:
+    def _threads_of(self, host: Any) -> Threads:
         name = str(host)
         threads = self._resolving.pop(name, None) or Threads("name")
         while len(self._resolving) >= MOST_NAMES:

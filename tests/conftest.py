@@ -36,8 +36,10 @@ LEAVE_SECONDS = 15.0
 FULL = os.environ.get("CUTLINE_TEST_FULL") == "1"
 """`make test-full`: tests marked `full` run too, and generated ones take more examples; `make test` is a sample."""
 MUTANTS = ROOT / "tests" / "simulation" / "test_mutants.py"
-LONGEST = ROOT / "tests" / "integration" / "lake" / "test_spark_writer.py"
-"""It takes about as long as all other files that use Spark together."""
+LONGEST = frozenset(
+    ROOT / "tests" / "integration" / "lake" / name for name in ("test_spark_writer.py", "test_spark_writer_starts.py")
+)
+"""They take about as long as all other files that use Spark together."""
 
 hypothesis.settings.register_profile("cutline", deadline=None)  # on a busy machine a slow example is no fault
 hypothesis.settings.load_profile("cutline")
@@ -70,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     for item in items:
         if item.path in with_spark:
-            item.add_marker(pytest.mark.xdist_group("longest" if item.path == LONGEST else "spark"))
+            item.add_marker(pytest.mark.xdist_group("longest" if item.path in LONGEST else "spark"))
     items.sort(key=lambda item: 0 if item.path in with_spark else 2 if item.path == MUTANTS else 1)
 
 

@@ -188,10 +188,10 @@ class Environment:
                     "correct it",
                 )
             )
-        for one, other in (("api_cert", "api_key"), ("oidc_issuer", "oidc_audience")):
-            if (one in values) != (other in values):
-                one, other = f"CUTLINE_{one.upper()}", f"CUTLINE_{other.upper()}"
-                faults.append(Cause(Code.CONFIGURATION, f"only one of {one} and {other} is set", "set both, or none"))
+        for first, second in (("api_cert", "api_key"), ("oidc_issuer", "oidc_audience")):
+            if (first in values) != (second in values):
+                both = " and ".join(f"CUTLINE_{name.upper()}" for name in (first, second))
+                faults.append(Cause(Code.CONFIGURATION, f"only one of {both} is set", "set both, or none"))
         if str(values.get("log_format", "text")) not in ("text", "json"):
             faults.append(Cause(
                 Code.CONFIGURATION,

@@ -30,7 +30,7 @@ class Secrets:
     folders: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str | None) -> Secrets:
+    def parsed(cls, text: str | None) -> Secrets:
         """Read the setting: items between commas. An absolute path is a folder; all else the beginning of a variable's
         name, or a pattern with `*`; `-` alone allows nothing. ConfigError for a relative path."""
         if text is None:

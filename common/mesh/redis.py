@@ -128,7 +128,7 @@ async def answered(what: str) -> AsyncIterator[None]:
             f"Redis has no room to {what} ({error})", "give it more memory, or remove other applications' keys"
         ) from error
     except (RedisError, OSError, TimeoutError) as error:
-        raise Unavailable(f"Redis did not answer a request to {what}: {_words(error)}") from error
+        raise Unavailable(f"Redis did not answer a request to {what}: {_words(error)}", _help(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ class Wire:
             ) from error
         except (RedisError, OSError, TimeoutError) as error:
             await self.close()
-            raise Unavailable(f"Redis did not answer: {_words(error)}") from error
+            raise Unavailable(f"Redis did not answer: {_words(error)}", _help(error)) from error
         except BaseException:
             await self.close()
             raise
@@ -230,9 +230,14 @@ def _packed(commands: Sequence[Command]) -> list[bytes | memoryview]:
     return pieces
 
 
-def _words(error: BaseException) -> str:
+def _help(error: BaseException) -> str:
+    """What to do about an error of the connection; "" where only waiting helps."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return f"{error}; set CUTLINE_REDIS_CA to the file of its CA, and connect by a name in its certificate"
+        return "set CUTLINE_REDIS_CA to the file of its CA, and connect by a name in its certificate"
+    return ""
+
+
+def _words(error: BaseException) -> str:
     if isinstance(error, TimeoutError) and not isinstance(error, RedisConnectionError):
         return str(error) or "time-out"
     return str(error) or type(error).__name__

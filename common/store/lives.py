@@ -86,7 +86,7 @@ class Lives:
         }
         return [life for life in found if life.key in self._defined]
 
-    def of(self, name: str) -> Life | None:
+    def named(self, name: str) -> Life | None:
         """Return the life of this name, defined or not; None if the name is free. Costs a listing."""
         return self._newest(name, self._numbers().get(name, {}))
 
@@ -192,7 +192,7 @@ class Folder:
     def find(self) -> Life | None:
         """Return the life; None if the name has none now. Costs a listing until there is one."""
         if self._life is None:
-            self._life = self.lives.of(self.name)
+            self._life = self.lives.named(self.name)
         return self._life
 
     @property

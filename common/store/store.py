@@ -130,7 +130,7 @@ class Store:
     def life(self, key: Key) -> Life | None:
         """Return the life of this key, defined or not; None if it has ended, or is of another store. Costs a
         listing."""
-        found = self._lives.of(name_of(key)) if PIPELINE_NAME.fullmatch(name_of(key)) else None
+        found = self._lives.named(name_of(key)) if PIPELINE_NAME.fullmatch(name_of(key)) else None
         return found if found is not None and found.key == key else None
 
     def pipeline(self, name: str) -> PipelineStore:

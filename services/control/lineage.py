@@ -55,7 +55,7 @@ class Lineage:
         self._failing: dict[Key, float] = {}  # since when its next event is not taken
 
     @classmethod
-    def of(cls, environment: Environment, redis: Redis, store: Store) -> Lineage | None:
+    def configured(cls, environment: Environment, redis: Redis, store: Store) -> Lineage | None:
         """Return the sender of the settings, None if there is none."""
         if environment.lineage_url is None:
             return None

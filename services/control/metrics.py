@@ -358,9 +358,9 @@ class Statuses:
         found = status.tables
         staged: dict[str, float] = {}
         for writer in status.writers.values():
-            for name, labels, number in writer.counters:
+            for name, labels, rows in writer.counters:
                 if name == "staged_rows":
-                    staged[labels["table"]] = staged.get(labels["table"], 0) + number
+                    staged[labels["table"]] = staged.get(labels["table"], 0) + rows
         chosen = heapq.nlargest(
             self._most,
             sorted(found),
@@ -373,7 +373,7 @@ class Statuses:
                 self._put(metric, [pipeline, name], number_of(found[name]))
         if rest := [table for name, table in found.items() if name not in own]:
             for metric, number_of in _TABLE_GAUGES.items():
-                known = [rows for table in rest if (rows := number_of(table)) is not None]
+                known = [gauge for table in rest if (gauge := number_of(table)) is not None]
                 self._put(metric, [pipeline, OTHERS], sum(known) if known else None)
         for name, (files, size) in status.spark_writer.files.items():
             self._put("cutline_table_files", [pipeline, name], files)

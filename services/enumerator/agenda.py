@@ -22,26 +22,23 @@ what became of the other. A next leader sees in the journal what an earlier one 
   is answered once that epoch's entry is in the journal. A leader that dies before has changed nothing that lasts, and
   the next one takes the command again.
 
-Whether a command makes sense now stands with its class in common/commands/kinds.py, which the API asks too. While an
-epoch is only on its way, commands that need one wait, unless a person has then asked to pause or to delete the
-pipeline.
+Whether a command makes sense now stands with its class in common/commands/kinds.py, which the API asks too. Commands
+that need an epoch wait while one is opening; a later pause or delete fails them.
 
-Whatever the order of a journal's and a command's files, a command may be taken twice, by two leaders. Each step may
-therefore be repeated: a version of the definition is put once, a pause or a restore that is repeated comes to the same.
+Two leaders may take the same command, so every step is idempotent: a version of the definition is put once, and a pause
+or a restore that is repeated comes to the same.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import cutline.common.commands.rules as rules
 from cutline.common.causes import Cause, Code
 from cutline.common.commands.kinds import (
-    NOTHING,
     CancelCommand,
     CancelTable,
     ChooseAboutLake,
@@ -62,10 +59,9 @@ from cutline.common.commands.kinds import (
     Wish,
 )
 from cutline.common.limits import Limits
-from cutline.common.mesh.machine import Effect, Event
-from cutline.common.phases import QUARANTINED
+from cutline.common.mesh.machine import Effect
 from cutline.common.positions import Position
-from cutline.common.store.command_records import Command, Orders, Outcome, State
+from cutline.common.store.command_records import Command, Orders
 from cutline.common.store.records import Anew
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -81,107 +77,19 @@ from cutline.services.enumerator.events import (
     Settings,
     WriteOutcome,
 )
-from cutline.services.enumerator.machine import Enumerator
-from cutline.services.enumerator.requests import THE_STOP, CommandRequest, Request
-
-
-class Step(StrEnum):
-    """Where a command that was taken stands: see the head of this file."""
-
-    ASKED = "asked"
-    MACHINE = "machine"
-    CHECKPOINT = "checkpoint"
-    EPOCH = "epoch"
-    ANSWERED = "answered"
-
-
-class Leader(Protocol):
-    """The leader, as its agenda needs it: what each property means stands there."""
-
-    tail: int
-    base: int | None
-    answered: Request | None
-    ended: int | None
-    enumerator: Enumerator | None
-
-    @property
-    def leads(self) -> bool:
-        """Whether an epoch is open."""
-
-    @property
-    def reads(self) -> bool:
-        """Whether the journal and the commands are to be read next."""
-
-    @property
-    def proposes(self) -> bool:
-        """Whether the entry of an epoch is being written."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether no epoch is open, and it may last until one is."""
-
-    @property
-    def still(self) -> bool:
-        """Whether no epoch is to be open."""
-
-    @property
-    def halted(self) -> bool:
-        """Whether no epoch is opened since it would fail."""
-
-    def may_have(self, command: Command) -> bool:
-        """Whether a checkpoint that the journal has, or may have since its entry was ordered, has this effect."""
-
-    def request(self, request: Request) -> None:
-        """Ask for a checkpoint."""
-
-    def ends(self, run: object) -> None:
-        """A `cutline run` ends with the savepoint that it asks for."""
-
-    def withdraw(self, request: Request) -> None:
-        """Ask no more for it."""
-
-    def begin_anew(self, cause: Cause) -> list[Effect]:
-        """End the epoch, and begin the next one."""
-
-    def stand_still(self, cause: Cause) -> list[Effect]:
-        """End the epoch, and begin none."""
-
-    def tell(self, event: Event, now: float) -> list[Effect]:
-        """Pass a command on to the enumerator."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Taken:
-    """A command whose turn has come.
-
-    `orders`: the standing orders after it. `base`, `settings`, `anew`: of the epoch that it awaits; `begun`: that epoch
-    is on its way. `unkept`: the checkpoint that it awaits is no savepoint.
-    """
-
-    command: Command
-    step: Step
-    orders: Orders
-    base: int | None = None
-    settings: Settings | None = None
-    anew: bool = False
-    begun: bool = False
-    unkept: bool = False
-    state: State = "done"
-    cause: str | None = None
-    remedy: str | None = None
-    result: Mapping[str, Any] | None = None
-    writing: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Whether no other command is taken before this one is finished."""
-        return self.step != Step.MACHINE and self.command.taken == "alone"
-
-    def answer(
-        self, state: State, cause: str | None = None, remedy: str | None = None, result: Mapping[str, Any] | None = None
-    ) -> None:
-        """Note what became of it."""
-        self.step, self.state, self.cause, self.remedy, self.result = Step.ANSWERED, state, cause, remedy, result
+from cutline.services.enumerator.requests import THE_STOP, Request
+from cutline.services.enumerator.taken import (
+    LeaderForAgenda,
+    Step,
+    Taken,
+    afterwards,
+    cancels,
+    is_sparks,
+    named,
+    request_by,
+    savepoint_of,
+    withdrawn_by,
+)
 
 
 class Agenda:
@@ -212,20 +120,10 @@ class Agenda:
 
     def waiting(self) -> dict[int, str]:
         """What each command that has no outcome waits for, by its number."""
-        words = {
-            Step.ASKED: "an answer of the store",
-            Step.MACHINE: "a checkpoint that has it",
-            Step.CHECKPOINT: "a checkpoint",
-            Step.EPOCH: "the next epoch",
-            Step.ANSWERED: "the store, to keep its outcome",
-        }
-        found = {taken.command.n: words[taken.step] for taken in self.taken}
-        asked = (taken.command for taken in self.taken if taken.step == Step.ASKED)
-        restores = [command.n for command in asked if isinstance(command.wish, Restore)]
-        found |= dict.fromkeys(restores, "the source, to say whether it has the binlog")
+        found = {taken.command.n: taken.waits_for for taken in self.taken}
         if self.queue:
             ahead = self.taken[-1].command if self.taken else None
-            why = "an epoch" if ahead is None else _named(ahead)
+            why = "an epoch" if ahead is None else named(ahead)
             found |= {command.n: why for command in self.queue}
         return found | dict.fromkeys(self.apart, "the Spark writer")
 
@@ -297,7 +195,7 @@ class Agenda:
     def name_of(self, request: Request | None) -> str | None:
         """The name of the savepoint that answers this request."""
         taken = self._requested(request)
-        return None if taken is None else _savepoint_of(taken.command)
+        return None if taken is None else savepoint_of(taken.command)
 
     def awaits(self, request: Request) -> bool:
         """Whether a request of the leader is still wanted: it is no command's, or that command awaits a checkpoint."""
@@ -305,7 +203,7 @@ class Agenda:
 
     def _requested(self, request: Request | None) -> Taken | None:
         found = (taken for taken in self.taken if taken.step == Step.CHECKPOINT)
-        return next((taken for taken in found if _request(taken.command) == request), None)
+        return next((taken for taken in found if request_by(taken.command) == request), None)
 
     # --- facts ---
 
@@ -360,7 +258,7 @@ class Agenda:
         if (taken := self._asked(event.n)) is not None:
             taken.answer(event.state, event.cause, event.remedy, event.result)
 
-    def base_found(self, event: BaseFound, leader: Leader) -> None:
+    def base_found(self, event: BaseFound, leader: LeaderForAgenda) -> None:
         """A restore can be done: with the next epoch, or whenever there is one."""
         if (taken := self._asked(event.n)) is None:
             return
@@ -374,7 +272,7 @@ class Agenda:
             taken.orders = replace(self.standing, base=base, base_after=leader.tail, anew=False)
             taken.answer("done", result=result)
 
-    def definition_put(self, event: DefinitionPut, leader: Leader) -> None:
+    def definition_put(self, event: DefinitionPut, leader: LeaderForAgenda) -> None:
         """A version of the definition is there: it comes into force with the next epoch, which a checkpoint precedes so
         that no work is repeated."""
         if (taken := self._asked(event.n)) is None:
@@ -386,7 +284,7 @@ class Agenda:
             taken.answer("done", result={"version": event.version})
         elif leader.leads:
             taken.step = Step.CHECKPOINT
-            leader.request(_request(taken.command))
+            leader.checkpoints.request(request_by(taken.command))
         else:
             taken.step = Step.EPOCH
 
@@ -415,7 +313,7 @@ class Agenda:
             return
         if isinstance(wish, Pause | Stop) and wish.rule.mode is not None:
             taken.orders = replace(self.standing, mode=wish.rule.mode)
-        taken.answer("done", result={"checkpoint": slot, "name": _savepoint_of(taken.command)})
+        taken.answer("done", result={"checkpoint": slot, "name": savepoint_of(taken.command)})
 
     def give_up(self, request: Request, at: Position | None) -> bool:
         """The source has fallen silent inside a transaction, at this place. True if the request is answered: it fails,
@@ -426,13 +324,7 @@ class Agenda:
         if taken.command.wish == Stop():
             taken.unkept = True
             return True
-        place = "" if at is None else f" at {at.file}:{at.offset}"
-        cause = (
-            f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
-            " savepoint"
-        )
-        way = ", or stop it without a savepoint's name" if isinstance(taken.command.wish, Stop) else ""
-        taken.answer("failed", cause, f"see that the source answers, and ask again{way}")
+        taken.fail_silent(at)
         return True
 
     def epoch_written(self) -> None:
@@ -471,7 +363,7 @@ class Agenda:
 
     # --- orders ---
 
-    def go_on(self, leader: Leader, now: float) -> list[Effect]:
+    def go_on(self, leader: LeaderForAgenda, now: float) -> list[Effect]:
         """Take what can be taken, and write the outcome that is due. Called after each fact."""
         effects = self._cancel(leader) + self._change_epoch(leader)
         while self.queue and not leader.reads and (more := self._take(leader, now)) is not None:
@@ -479,10 +371,7 @@ class Agenda:
         first = self.taken[0] if self.taken else None
         if first is not None and first.step == Step.ANSWERED and not first.writing and not leader.reads:
             first.writing = True
-            outcome = Outcome(
-                n=first.command.n, state=first.state, cause=first.cause, remedy=first.remedy,
-                result=first.result or {}, at=now, orders=first.orders, open=self._open(first.command.n),
-            )  # fmt: skip
+            outcome = first.outcome(first.orders, self._open(first.command.n), now)
             effects.append(WriteOutcome(outcome=outcome))
         return effects + self._go_on_apart(leader, now)
 
@@ -490,7 +379,7 @@ class Agenda:
         """The commands before `n` that have no outcome when `n` has its own."""
         return tuple(sorted(other for other in self.apart if other < n))
 
-    def _go_on_apart(self, leader: Leader, now: float) -> list[Effect]:
+    def _go_on_apart(self, leader: LeaderForAgenda, now: float) -> list[Effect]:
         """Ask the Spark writer what it was not asked yet; write the outcomes that are due. One in the future of the
         newest outcome waits until every command before it is finished, or apart too."""
         if self.orders.mode == "deleting":
@@ -504,30 +393,27 @@ class Agenda:
             due = n < self.finished or n < min(ahead, default=n + 1)
             if taken.step == Step.ANSWERED and due and not taken.writing and not leader.reads:
                 taken.writing = True
-                outcome = Outcome(
-                    n=n, state=taken.state, cause=taken.cause, remedy=taken.remedy, result=taken.result or {}, at=now,
-                    orders=self.standing, open=self._open(n),
-                )  # fmt: skip
+                outcome = taken.outcome(self.standing, self._open(n), now)
                 effects.append(WriteOutcome(outcome=outcome))
         return effects
 
-    def _cancel(self, leader: Leader) -> list[Effect]:
+    def _cancel(self, leader: LeaderForAgenda) -> list[Effect]:
         """Cancel what a later command withdraws, and what has no effect that lasts."""
         effects: list[Effect] = []
         for cancel in [command for command in self.queue if isinstance(command.wish, CancelCommand)]:
-            target = next((taken for taken in self.taken if _cancels(cancel, taken.command)), None)
+            target = next((taken for taken in self.taken if cancels(cancel, taken.command)), None)
             if target is None or not self._has_no_effect(target, leader):
                 continue
             if target.step == Step.CHECKPOINT:
-                leader.withdraw(_request(target.command))
+                leader.checkpoints.withdraw(request_by(target.command))
             restarts = target.step == Step.EPOCH and target.begun and leader.waits and not leader.still
             target.orders = self.standing
-            target.answer("cancelled", *_withdrawn(cancel))
+            target.answer("cancelled", *withdrawn_by(cancel))
             if restarts and not leader.halted:
-                effects += leader.begin_anew(Cause(Code.ASKED, f"{_named(target.command)} was cancelled"))
+                effects += leader.begin_anew(Cause(Code.ASKED, f"{named(target.command)} was cancelled"))
         return effects
 
-    def _has_no_effect(self, taken: Taken, leader: Leader) -> bool:
+    def _has_no_effect(self, taken: Taken, leader: LeaderForAgenda) -> bool:
         """Whether a command that was taken can still be cancelled."""
         if self._lasts(taken.command, leader):
             return False
@@ -535,35 +421,37 @@ class Agenda:
             return isinstance(taken.command.wish, Restore)
         return taken.step == Step.CHECKPOINT or (taken.step == Step.EPOCH and not leader.proposes)
 
-    def _lasts(self, command: Command, leader: Leader) -> bool:
+    def _lasts(self, command: Command, leader: LeaderForAgenda) -> bool:
         """Whether the journal has the effect of a command without an outcome, or may have it: its leader has died, or
         does not know whether an entry is written."""
-        kept = command.taken == "machine" and command.n <= self.kept
-        return kept or command.n == self.entered or leader.may_have(command)
+        in_part = command.taken == "machine"
+        if command.n == self.entered or (in_part and command.n <= self.kept):
+            return True
+        return leader.checkpoints.may_have(command.n, in_part=in_part, leads=leader.leads)
 
-    def _change_epoch(self, leader: Leader) -> list[Effect]:
+    def _change_epoch(self, leader: LeaderForAgenda) -> list[Effect]:
         """End the epoch, or begin the next one, for a command that was taken."""
         for taken in self.taken:
             if taken.step == Step.CHECKPOINT and taken.alone and leader.waits:
                 self._without_checkpoint(taken, leader)
             if taken.step == Step.EPOCH and leader.waits and not leader.still and (ends := self._ending(leader)):
-                taken.answer("failed", f"no epoch could begin before {_named(ends)}", _afterwards(ends))
+                taken.answer("failed", f"no epoch could begin before {named(ends)}", afterwards(ends))
                 taken.orders = self.standing
         if leader.reads or leader.proposes:
             return []
         awaited = self._next_epoch()
         if awaited is not None and not awaited.begun:
-            return leader.begin_anew(Cause(Code.ASKED, _named(awaited.command)))
+            return leader.begin_anew(Cause(Code.ASKED, named(awaited.command)))
         if not self.leads and not leader.still:
-            return leader.stand_still(Cause(Code.ASKED, _named(self.taken[-1].command)))
+            return leader.stand_still(Cause(Code.ASKED, named(self.taken[-1].command)))
         return []
 
-    def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:
+    def _without_checkpoint(self, taken: Taken, leader: LeaderForAgenda) -> None:
         """The epoch that was to take the last checkpoint is over."""
         wish = taken.command.wish
         if isinstance(wish, Stop) and not leader.halted and not self._ending(leader):
             return  # the next epoch takes it
-        leader.withdraw(_request(taken.command))
+        leader.checkpoints.withdraw(request_by(taken.command))
         if isinstance(wish, Pause) or (wish == Stop() and leader.halted):
             taken.orders = replace(self.standing, mode="paused" if isinstance(wish, Pause) else "stopped")
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
@@ -573,17 +461,17 @@ class Agenda:
         else:
             taken.step = Step.EPOCH
 
-    def _ending(self, leader: Leader) -> Command | None:
+    def _ending(self, leader: LeaderForAgenda) -> Command | None:
         """The command that waits to pause or to delete the pipeline, and that nobody has cancelled."""
         waiting = (command for command in self.queue if isinstance(command.wish, Pause | Delete))
         return next((command for command in waiting if self._cancelled_by(command, leader) is None), None)
 
-    def _take(self, leader: Leader, now: float) -> list[Effect] | None:
+    def _take(self, leader: LeaderForAgenda, now: float) -> list[Effect] | None:
         """Take the first command of the queue; None if it has to wait."""
         command = self.queue[0]
         wish = command.wish
         if self.standing.mode != "deleting" and (
-            isinstance(wish, ChooseAboutLake) or self._is_sparks(wish, leader)
+            isinstance(wish, ChooseAboutLake) or is_sparks(wish, leader)
         ):
             self.queue.popleft()
             self.apart[command.n] = Taken(command=command, step=Step.ASKED, orders=self.standing)
@@ -596,7 +484,7 @@ class Agenda:
             self._begin(command, Step.ANSWERED).answer("refused" if refusal else "done", *(refusal or ()))
             return []
         if (cancel := self._cancelled_by(command, leader)) is not None:
-            self._begin(command, Step.ANSWERED).answer("cancelled", *_withdrawn(cancel))
+            self._begin(command, Step.ANSWERED).answer("cancelled", *withdrawn_by(cancel))
             return []
         if command.taken != "alone":
             return self._take_in_epoch(command, leader, now)
@@ -606,7 +494,7 @@ class Agenda:
             return self._refuse(command, *refusal)
         return self._take_alone(command, wish, leader)
 
-    def _take_alone(self, command: Command, wish: Wish | Refusal, leader: Leader) -> list[Effect]:
+    def _take_alone(self, command: Command, wish: Wish | Refusal, leader: LeaderForAgenda) -> list[Effect]:
         """Take a command beside which there is no other."""
         standing = self.standing
         match wish:
@@ -636,50 +524,37 @@ class Agenda:
                 return self._take_pause(command, leader)
         return []
 
-    def _refusal(self, wish: Wish | Refusal, leader: Leader) -> Refusal | None:
+    def _refusal(self, wish: Wish | Refusal, leader: LeaderForAgenda) -> Refusal | None:
         if isinstance(wish, Refusal):
             return wish
-        ended = leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
+        ended = leader.checkpoints.ended is not None or (leader.enumerator is not None and leader.enumerator.ended)
         return wish.refusal(rules.state(self.standing.mode, halted=leader.halted, ended=ended))
 
-    def _cancelled_by(self, command: Command, leader: Leader) -> Command | None:
+    def _cancelled_by(self, command: Command, leader: LeaderForAgenda) -> Command | None:
         """The later command that cancels this one, which was not taken yet, nor carried out by a leader before."""
         if isinstance(command.wish, CancelCommand) or self._lasts(command, leader):
             return None
         if isinstance(command.wish, DeleteSavepoint) and not self.taken:
             return None  # its turn may have come before, with a leader that died before the outcome
-        return next((later for later in self.queue if _cancels(later, command)), None)
+        return next((later for later in self.queue if cancels(later, command)), None)
 
-    def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
+    def _take_in_epoch(self, command: Command, leader: LeaderForAgenda, now: float) -> list[Effect] | None:
         wish = command.wish
         if (refusal := self._refusal(wish, leader)) is not None:
             return self._refuse(command, *refusal)
         if leader.leads:
             if command.taken == "checkpoint":
-                taken = self._begin(command, Step.CHECKPOINT)
-                leader.ends(wish.run if isinstance(wish, Savepoint) else None)
-                if leader.answered == _request(command) and leader.base is not None:
-                    self._has_checkpoint(taken, leader.base)
-                else:
-                    leader.request(_request(command))
-                return []
+                leader.checkpoints.ends(wish.run if isinstance(wish, Savepoint) else None)
+                return self._await_checkpoint(command, leader)
             assert leader.enumerator is not None
-            taken = self._begin(command, Step.MACHINE)
+            self._begin(command, Step.MACHINE)
             if command.n > leader.enumerator.commands_done:
                 return leader.tell(CommandTaken(command=command), now)
             self.checkpoint_written(0, None, command.n, leader.enumerator.refused)  # the epoch's base has it
             return []
         if leader.waits and (ends := self._ending(leader)):
-            return self._refuse(command, f"no epoch was open before {_named(ends)}", _afterwards(ends))
+            return self._refuse(command, f"no epoch was open before {named(ends)}", afterwards(ends))
         return None
-
-    @staticmethod
-    def _is_sparks(wish: Wish | Refusal, leader: Leader) -> bool:
-        """Whether the Spark writer has quarantined the table to retry: the enumerator has not."""
-        if not isinstance(wish, RetryTable) or leader.enumerator is None:
-            return False
-        table = leader.enumerator.tables.get(wish.table)
-        return table is not None and table.phase != QUARANTINED
 
     def _take_read_again(self, command: Command) -> list[Effect]:
         """Every table is read again in the next epoch, now or once the pipeline is resumed; a restore that waits for
@@ -690,17 +565,21 @@ class Agenda:
             self._begin(command, Step.ANSWERED, replace(self.standing, anew=True)).answer("done")
         return []
 
-    def _take_pause(self, command: Command, leader: Leader) -> list[Effect]:
+    def _take_pause(self, command: Command, leader: LeaderForAgenda) -> list[Effect]:
         """Take a pause or a stop."""
         if self.standing.mode != "running":  # a paused pipeline is stopped
             taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="stopped"))
             taken.answer("done", result={"checkpoint": leader.base, "name": None})
             return []
+        return self._await_checkpoint(command, leader)
+
+    def _await_checkpoint(self, command: Command, leader: LeaderForAgenda) -> list[Effect]:
+        """Await the checkpoint that answers the command, unless the base is that one."""
         taken = self._begin(command, Step.CHECKPOINT)
-        if leader.answered == _request(command) and leader.base is not None:
+        if leader.checkpoints.answered == request_by(command) and leader.base is not None:
             self._has_checkpoint(taken, leader.base)
         else:
-            leader.request(_request(command))
+            leader.checkpoints.request(request_by(command))
         return []
 
     def _begin(self, command: Command, step: Step, orders: Orders | None = None) -> Taken:
@@ -716,36 +595,3 @@ class Agenda:
     def _refuse(self, command: Command, cause: str, remedy: str) -> list[Effect]:
         self._begin(command, Step.ANSWERED).answer("refused", cause, remedy)
         return []
-
-
-def _named(command: Command) -> str:
-    return f"command {command.n} ({command.kind})"
-
-
-def _afterwards(ends: Command) -> str:
-    """What helps whoever asked for something before the pipeline was paused or deleted."""
-    return NOTHING if isinstance(ends.wish, Delete) else "resume the pipeline and ask again"
-
-
-def _withdrawn(cancel: Command) -> tuple[str, str]:
-    """Cause and remedy of a command that another one cancels."""
-    return f"{cancel.by} cancelled it by command {cancel.n}", "ask again if it is wanted after all"
-
-
-def _cancels(later: Command, command: Command) -> bool:
-    """Whether the later one is to withdraw the other."""
-    return isinstance(later.wish, CancelCommand) and later.wish.command == command.n
-
-
-def _savepoint_of(command: Command) -> str | None:
-    """The name of the savepoint that a command asks for."""
-    match command.wish:
-        case Savepoint(name=name) | Stop(savepoint=name):
-            return name
-    return None
-
-
-def _request(command: Command) -> CommandRequest:
-    """The request of the checkpoint that a command awaits."""
-    return CommandRequest(n=command.n)
-

@@ -80,10 +80,10 @@ def fixed_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[s
     changed = []
     for name in FIXED:
         *above, last = name.split(".")
-        one, other = before, after
+        old, new = before, after
         for key in above:
-            one, other = one.get(key) or {}, other.get(key) or {}
-        if one.get(last) != other.get(last):
+            old, new = old.get(key) or {}, new.get(key) or {}
+        if old.get(last) != new.get(last):
             changed.append(name)
     return changed
 
@@ -274,8 +274,8 @@ class Commanding:
                     return CommandAnswered(n=n, state="failed", cause=cause, remedy="look at the table's state")
                 status = await self._notes.status(self.store.key)
                 if n in (answers := status.spark_writer.commands):
-                    cause = answers[n]
-                    return CommandAnswered(n=n, state="done") if cause is None else refused(n, cause, "look again")
+                    refusal = answers[n]
+                    return CommandAnswered(n=n, state="done") if refusal is None else refused(n, refusal, "look again")
                 if request is None:
                     request = {**self._request(command, status), "command": n}
                 if self._clock.monotonic() - asked_at > ASK_AGAIN_SECONDS:

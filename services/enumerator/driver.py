@@ -5,36 +5,32 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from cutline.common import logs
-from cutline.common.causes import Cause
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
 from cutline.common.limits import Limits
 from cutline.common.measures import Measures
 from cutline.common.mesh.awaited import Awaited
-from cutline.common.mesh.host import Host, finished, gave_up
-from cutline.common.mesh.loop import TICK_SECONDS, Loop, together
+from cutline.common.mesh.host import Host, finished
+from cutline.common.mesh.loop import TICK_SECONDS, Loop
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
 from cutline.common.mesh.marks import Marks
-from cutline.common.mesh.messages import Marker
-from cutline.common.mesh.parts import Parts, PartSaving, load_head, load_part
-from cutline.common.mesh.ports import Links, Ports
+from cutline.common.mesh.ports import Ports
 from cutline.common.mesh.presence import WIRE, RequestKind, Service
 from cutline.common.mesh.topology import ENUMERATOR, ROLES
-from cutline.common.phases import CATCH_UP, SNAPSHOT
-from cutline.common.positions import Position
 from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus
-from cutline.common.store.lives import Life
-from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
+from cutline.common.store.lives import Key
 from cutline.common.store.store import PipelineStore
 from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.commanding import Commanding
+from cutline.services.enumerator.ending import Deletion, Dismissal
+from cutline.services.enumerator.epoch import EpochWork, failure
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     CloseEpoch,
@@ -42,9 +38,6 @@ from cutline.services.enumerator.events import (
     DeletePipeline,
     DescribeTable,
     Dismiss,
-    EntryRefused,
-    EntryWritten,
-    EpochFailed,
     FindBase,
     FindBound,
     FindOutcome,
@@ -52,11 +45,9 @@ from cutline.services.enumerator.events import (
     FindRange,
     FindStop,
     FindTables,
-    JournalRead,
     MemberSeen,
     Observed,
     OpenEpoch,
-    Plan,
     PutDefinition,
     ReadJournal,
     ReleaseSavepoint,
@@ -65,19 +56,12 @@ from cutline.services.enumerator.events import (
     WriteOutcome,
 )
 from cutline.services.enumerator.grids import Grids
-from cutline.services.enumerator.leader import (
-    IDLE,
-    RESTING,
-    STOPPED,
-    EpochOpened,
-    Leader,
-)
-from cutline.services.enumerator.machine import Enumerator, commands_in
+from cutline.services.enumerator.journal import Journal, place_of
+from cutline.services.enumerator.leader import Leader
 from cutline.services.enumerator.ports import Source, Sources
-from cutline.services.enumerator.requests import request_of
+from cutline.services.enumerator.states import IDLE, RESTING, STOPPED, EpochOpened
 from cutline.services.enumerator.status import TablesShown, deletion_awaits, of_leader
-from cutline.services.enumerator.tables import Table, Tables
-from cutline.services.sources.mysql.binlog_age import Place
+from cutline.services.enumerator.tables import Table
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
@@ -100,39 +84,45 @@ class EnumeratorDriver:
         version: int = 1,
     ) -> None:
         """Take a version of the definition, to begin with: each epoch names its own."""
-        self.host, self.ports, self.store, self.version = host, host.ports, store, version
-        self.name, self.key = store.name, store.key
+        self.host, self.store, self.version = host, store, version
         self._environment = environment
         settings = self._settings(config)
         run, part_of = self.ports.token(6), environment.run
         self.leader = Leader(incarnation=host.incarnation, run=run, settings=settings, part_of=part_of)
         self.commanding = Commanding(store, self.ports, self._settings, sources.verify_reach)
         self._hint = asyncio.Event()  # a person gave a command
-        self._gone = asyncio.Event()  # the pipeline was deleted
         self._awaited = Awaited(self.ports.clock)
         self._showing = asyncio.Lock()  # held while the status is written
-        self._silent = False  # the pipeline is deleted, and Redis has nothing of it any more
-        self._not_deleted: Cause | None = None  # why the last try to delete it failed
         self.loop = Loop(self._handle, self._perform, self.ports.clock)
         self._sources = sources
         self.source: Source = sources.open(config)
         self.lease = self.ports.lease(self.key, host.incarnation, LEASE_SECONDS)
         self._last_tables: Mapping[str, Table] = {}  # of the newest epoch
         self._shown, self._grids = TablesShown(self.name), Grids()
-        self.marks = Marks(self.ports.clock)  # of this epoch
         self._measures = Measures()
+        self.journal = Journal(store, self.commanding, self._measures)
         self._binlog: BinlogStatus | None = None  # for the status
-        self._restart: Place | None = None  # where a restore of the newest checkpoint would read on
         self._foreign: set[str] = set()  # services of another version
-        self.epoch = 0
-        self.parts: PartSaving | None = None  # of this epoch
-        self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
+        self.epoch: EpochWork | None = None
+        self.marks = Marks(self.ports.clock)  # of the newest epoch
         self._tenure: set[asyncio.Task[None]] = set()  # cancelled once the lease is lost
-        self._links: Links | None = None  # while an epoch is open
-        self._links_task: asyncio.Task[None] | None = None
-        self._dismissed = 0  # epochs below it must have no members
-        self._dismissing: asyncio.Task[None] | None = None
-        self._deleting: asyncio.Task[None] | None = None
+        self._dismissal = Dismissal(store, self.ports)
+        self._deletion = Deletion(store, self.ports, self.commanding, self._showing)
+
+    @property
+    def ports(self) -> Ports:
+        """The ports of the process."""
+        return self.host.ports
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.store.name
+
+    @property
+    def key(self) -> Key:
+        """The key of this life of the pipeline."""
+        return self.store.key
 
     def _settings(self, config: PipelineConfig) -> Settings:
         return Settings(
@@ -157,7 +147,7 @@ class EnumeratorDriver:
                     self._observe(), self._show(), self._watch_binlog(), self._look_for_commands()
                 )
             )
-            gone = asyncio.create_task(self._gone.wait())
+            gone = asyncio.create_task(self._deletion.over.wait())
             try:
                 await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
@@ -187,8 +177,8 @@ class EnumeratorDriver:
                     for request in await self.ports.notes.take_requests(self.key):
                         if request.get("kind") == RequestKind.LOOK:
                             self._hint.set()
-                    if self._links is not None:
-                        await self.ports.notes.announce_epoch(self.key, self.epoch)
+                    if self.epoch is not None and self.epoch.links is not None:
+                        await self.ports.notes.announce_epoch(self.key, self.epoch.number)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
             except Unavailable:
                 # Redis does not answer. The lease may still be ours until it must have expired; members are unknown.
@@ -257,14 +247,14 @@ class EnumeratorDriver:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
             async with self._showing:
-                if self.leader.state != IDLE and not self._silent:
+                if self.leader.state != IDLE and not self._deletion.forgotten:
                     with suppress(Unavailable):
                         await self._put_status()
 
     async def _put_status(self) -> None:
         deleting = self.leader.agenda.standing.mode == "deleting"
         if self.leader.state == STOPPED and not deleting and not self._last_tables and self.leader.base is not None:
-            self._last_tables = await self.ports.pools.store.call(self._tables_at, self.leader.base)
+            self._last_tables = await self.ports.pools.store.call(self.journal.tables_at, self.leader.base)
         if self.source.hosts.several:
             self.source.hosts.follow(await self.ports.notes.status(self.key), now=self.ports.clock.time())
         try:
@@ -272,7 +262,7 @@ class EnumeratorDriver:
             await self.ports.notes.put_status(self.key, ENUMERATOR, self._status(), tables=tables)
             await self._show_splits()
         except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
-            dead = self.epoch or self.leader.tail + 1
+            dead = self.epoch.number if self.epoch is not None else self.leader.tail + 1
             if freed := await self.ports.streams.drop(self.key, before=dead):
                 log.warning("Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name)
 
@@ -293,20 +283,11 @@ class EnumeratorDriver:
                 stream = self.leader.enumerator.stream_cut if self.leader.enumerator else None
                 read = None if stream is None else stream.position
                 try:
-                    at = _place(read) or self._restart
-                    self._binlog = await self.source.binlog(read=at, needed=self._needed())
+                    at = place_of(read) or self.journal.restart
+                    self._binlog = await self.source.binlog(read=at, needed=self.journal.needed(self.leader.enumerator))
                 except (CutlineError, OSError) as error:  # others wait for the source too, and report it
                     log.debug("pipeline %s: the source's binlog files could not be listed: %s", self.name, error)
             await asyncio.sleep(pause if self._binlog is not None else first)
-
-    def _needed(self) -> list[Place]:
-        """The places of the binlog from which a restore, or a table's catch-up, would read."""
-        places = [] if self._restart is None else [self._restart]
-        if self.leader.enumerator is not None:
-            for table in self.leader.enumerator.tables.values():
-                if table.low is not None and table.phase in (SNAPSHOT, CATCH_UP):
-                    places.append((table.low.server, table.low.start().file_position))
-        return places
 
     def _status(self) -> EnumeratorStatus:
         return dataclasses.replace(
@@ -318,7 +299,7 @@ class EnumeratorDriver:
             waiting_for=self._waiting_for(),
             binlog=self._binlog,
             source_host=self.source.hosts.chosen,
-            channels=self._links.state() if self._links is not None else {},
+            channels=self.epoch.channels() if self.epoch is not None else {},
             marks=self.marks.shown(),
             rates=self._shown.rates,
         )
@@ -326,13 +307,13 @@ class EnumeratorDriver:
     def _waiting_for(self) -> Wait | None:
         leader = self.leader
         if leader.still and leader.agenda.standing.mode == "deleting":
-            return deletion_awaits(self.name, purging=self.commanding.purging, failed=self._not_deleted)
+            return deletion_awaits(self.name, purging=self.commanding.purging, failed=self._deletion.failed)
         waiting = leader.waiting_for(self.loop.now())
         if leader.state == RESTING or leader.still:
             return waiting
-        part = None if self.parts is None else self.parts.waiting_for
+        part = None if self.epoch is None else self.epoch.parts.waiting_for
         late = part if leader.leads else self._awaited.late  # it says itself which entry waits for the store
-        full = None if self._links is None else self._links.waiting_for
+        full = None if self.epoch is None or self.epoch.links is None else self.epoch.links.waiting_for
         return late or self.source.waiting_for or waiting or full
 
     def _tables(self) -> str | None:
@@ -349,7 +330,7 @@ class EnumeratorDriver:
         """An error that the machine raises ends the epoch, and counts as a failure of it."""
         if isinstance(event, PartStored):
             self.marks.saved(event.checkpoint)
-        in_flight = self.leader.in_flight
+        in_flight = self.leader.checkpoints.in_flight
         effects = self._handled(event, now)
         (self.host.leads.discard if self.leader.state == IDLE else self.host.leads.add)(self.key)
         if self.leader.state == IDLE:
@@ -363,54 +344,46 @@ class EnumeratorDriver:
         try:
             return self.leader.handle(event, now)
         except Exception as error:
-            if not self.epoch:
+            if self.epoch is None:
                 raise
             if not isinstance(error, CutlineError):
                 log.exception("pipeline %s: unexpected error while handling %s", self.name, type(event).__name__)
-            return self.leader.handle(self._failure(self.epoch, error), now)
+            return self.leader.handle(failure(self.epoch.number, error), now)
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
-                if isinstance(effect.message, Marker):
-                    self.marks.arrived(effect.message.checkpoint)
-                if self._links is not None:
-                    try:
-                        await self._links.send(effect)
-                    except (Unavailable, ProtocolError) as error:
-                        self._failed(error)
+                if self.epoch is not None:
+                    await self.epoch.send(effect)
             case SavePart(checkpoint=checkpoint, state=state):
-                assert self.parts is not None
-                self._spawn(self.parts.save(checkpoint, state))
+                assert self.epoch is not None
+                self.epoch.spawn(self.epoch.parts.save(checkpoint, state))
             case ReadJournal():
-                self._spawn_leading(self._read_journal())
+                self._spawn_leading(self._until_available(self.journal.read, "give the journal and the commands"))
             case WriteEntry():
-                self._spawn_leading(self._write_entry(effect))
+                write = partial(self.journal.write, effect)
+                self._spawn_leading(self._until_available(write, f"take entry {effect.slot} of the journal"))
             case OpenEpoch():
                 await self._close()
-                self.epoch, self.marks = effect.epoch, Marks(self.ports.clock)
+                epoch = self.epoch = EpochWork(effect.epoch, self.host, self.store, self.loop)
+                self.marks = epoch.marks
                 logs.note(epoch=effect.epoch)
                 about = {"cause": str(self.leader.cause)}
                 log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
                 self._measures.count("epochs")
-                incarnation = self.host.incarnation
-                parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=incarnation)
-                self.parts = PartSaving(parts, self.ports)
-                self._spawn(self._open(effect))
-                self._spawn(self._sweep())
+                epoch.spawn(self._open(effect, epoch))
+                epoch.spawn(self._sweep())
             case CloseEpoch():
                 await self._close()
             case Dismiss(before=before):
-                self._dismissed = max(self._dismissed, before)
-                if self._dismissing is None or self._dismissing.done():
-                    self._dismissing = self._spawn_leading(self._dismiss())
+                self._dismissal.order(before, self._spawn_leading)
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
                 self._spawn_leading(self._carry_out(effect))
             case DeletePipeline():
-                if self._deleting is None or self._deleting.done():
-                    self._deleting = self._spawn_leading(self._delete())
+                self._deletion.order(self._spawn_leading)
             case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop() | FindPlace():
-                self._spawn(self.source.answer(effect))
+                assert self.epoch is not None
+                self.epoch.spawn(self.source.answer(effect))
             case _:
                 raise ProtocolError(f"the enumerator can't carry out {type(effect).__name__}")
 
@@ -422,105 +395,8 @@ class EnumeratorDriver:
         task.add_done_callback(self._tenure.discard)
         return task
 
-    def _spawn(self, work: Coroutine[Any, Any, Event | None]) -> None:
-        """Start slow work of this epoch: its failure ends the epoch, the epoch's end cancels it, and a later answer is
-        dropped."""
-        epoch = self.epoch
-
-        async def guarded() -> Event | None:
-            try:
-                event = await work
-            except (CutlineError, OSError) as error:
-                return self._failure(epoch, error)
-            return event if self.epoch == epoch else None
-
-        task = self.loop.spawn(guarded())
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
-
-    @staticmethod
-    def _failure(epoch: int, error: Exception) -> EpochFailed:
-        failure = gave_up(epoch, error)
-        return EpochFailed(epoch=epoch, cause=failure.cause, halts=failure.halts, lost=failure.lost)
-
-    def _failed(self, error: Exception) -> None:
-        self.loop.tell(self._failure(self.epoch, error))
-
-    async def _read_journal(self) -> Event:
-        def read() -> JournalRead:
-            tail = self.store.last_slot()
-            if self.store.deleting():  # for good: a leader before may have removed what is named by what is left
-                finished, orders, left_open, commands = self.commanding.read()
-                return JournalRead(
-                    tail=tail, base=None, finished=finished, orders=orders, open=left_open, commands=commands
-                )
-            last = self.store.entry(tail) if tail else None
-            base = last.base if isinstance(last, EpochEntry) else tail or None
-            newest = self.store.entry(base) if isinstance(last, EpochEntry) and base is not None else last
-            if isinstance(newest, CheckpointEntry):
-                self._restart = _place(newest.position)
-            epoch = self.store.entry(last.epoch) if last is not None else None
-            # After the journal: a command that another leader has finished since is in an entry that we lack, so our
-            # next entry is refused.
-            finished, orders, left_open, commands = self.commanding.read()
-            kept, refused = 0, dict[int, tuple[str, str]]()
-            if isinstance(newest, CheckpointEntry) and any(command.taken == "machine" for command in commands):
-                kept, refused = commands_in(load_head(self.store, newest.parts[ENUMERATOR]))
-            return JournalRead(
-                tail=tail,
-                base=base,
-                answered=request_of(newest.request) if isinstance(newest, CheckpointEntry) else None,
-                anew=last.anew if isinstance(last, EpochEntry) else None,
-                floor=epoch.floor if isinstance(epoch, EpochEntry) else 0,
-                highest=newest.highest if isinstance(newest, CheckpointEntry) else 0,
-                entered=epoch.command if isinstance(epoch, EpochEntry) else None,
-                kept=kept,
-                refused=refused,
-                finished=finished,
-                orders=orders,
-                open=left_open,
-                commands=commands,
-                settings=self.commanding.settings(orders.definition),
-            )
-
-        return await self._until_available(read, "give the journal and the commands")
-
-    async def _write_entry(self, order: WriteEntry) -> Event:
-        def write() -> Event:
-            if self.store.put_entry(order.entry):
-                self._note_written(order.entry)
-                return EntryWritten(slot=order.slot, nonce=order.entry.nonce)
-            found = self.store.entry(order.slot)
-            whose = f"is of {found.nonce}" if found else "can't follow an entry that is gone"
-            log.warning("pipeline %s: slot %d of the journal is refused to us: it %s", self.name, order.slot, whose)
-            return EntryRefused(slot=order.slot, nonce=found.nonce if found else "")
-
-        return await self._until_available(write, f"take entry {order.slot} of the journal")
-
-    def _note_written(self, entry: Entry) -> None:
-        if isinstance(entry, CheckpointEntry):
-            self._restart = _place(entry.position)
-            self._measures.observe("checkpoint", max(0.0, entry.written_at - entry.started_at))
-
     async def _carry_out(self, effect: Effect) -> Event:
         return await self._until_answered(lambda: self.commanding.carry_out(effect))
-
-    async def _delete(self) -> None:
-        pause = 1.0
-        while True:
-            try:
-                await self.commanding.delete()
-                async with self._showing:  # so that no status comes after it
-                    self._silent = True
-                    await forget(self.ports, self.store.life)
-                await self.ports.pools.store.call(self.store.end)
-                self._gone.set()
-                log.info("pipeline %s is deleted", self.name)
-                return
-            except Unavailable as error:
-                self._not_deleted = error.cause
-                log.warning("pipeline %s is not yet deleted: %s; trying again in %.0f s", self.name, error, pause)
-                await asyncio.sleep(pause)
 
     async def _until_available(self, call: Callable[[], Event], what: str) -> Event:
         with self._awaited.on(Party.STORE, f"the store, to {what}"):
@@ -538,7 +414,7 @@ class EnumeratorDriver:
                 await asyncio.sleep(pause)
                 pause = min(5.0, pause * 2)
 
-    async def _open(self, order: OpenEpoch) -> None:
+    async def _open(self, order: OpenEpoch, epoch: EpochWork) -> None:
         """Make the epoch's streams, then announce it.
 
         Members join at once, and restore their parts while the enumerator is restored here, however long that takes:
@@ -555,21 +431,13 @@ class EnumeratorDriver:
         incarnation = self.host.incarnation
         await self.ports.streams.create(self.key, order.epoch, topology.channels(), leader=incarnation)
         await self.ports.notes.announce_epoch(self.key, order.epoch)
-        links = self._links = self.ports.links(
-            self.key,
-            order.epoch,
-            ENUMERATOR,
-            inbound=topology.inbound(ENUMERATOR),
-            outbound=topology.outbound(ENUMERATOR),
-        )
-        opened = asyncio.Event()
-        self._links_task = asyncio.create_task(self._run_links(links, order.epoch, opened))
+        epoch.link(topology)
         await self.ports.streams.drop(self.key, before=order.epoch)
         enumerator = None
         if order.base is not None:
-            enumerator = await self.ports.pools.store.call(self._restored, order.plan, order.base)
+            enumerator = await self.ports.pools.store.call(self.journal.restored, order.plan, order.base)
         self.loop.tell(EpochOpened(epoch=order.epoch, enumerator=enumerator))
-        opened.set()
+        epoch.opened.set()
 
     async def _sweep(self) -> None:
         """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
@@ -577,59 +445,10 @@ class EnumeratorDriver:
             removed = await self.ports.pools.sweep.call(self.store.removal.sweep)
             log.info("pipeline %s: removed %d files of earlier epochs", self.name, len(removed))
 
-    def _restored(self, plan: Plan, base: int) -> Enumerator:
-        entry = self.store.entry(base)
-        if not isinstance(entry, CheckpointEntry):
-            raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
-        self._restart = _place(entry.position)
-        return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
-
-    def _tables_at(self, base: int) -> Mapping[str, Table]:
-        """The tables at a checkpoint, to show them while no epoch is open."""
-        entry = self.store.entry(base)
-        if not isinstance(entry, CheckpointEntry):
-            return {}
-        return Tables.restored(load_part(self.store, entry.parts[ENUMERATOR])).by_name
-
-    async def _run_links(self, links: Links, epoch: int, opened: asyncio.Event) -> None:
-        try:
-            async with together(links.idle()) as group:
-                await opened.wait()
-                group.create_task(links.pump(self.loop))
-        except Exception as error:
-            self.loop.tell(self._failure(epoch, error))
-        finally:
-            await links.close()
-
-    async def _dismiss(self) -> None:
-        """Remove the streams of the epochs below `_dismissed`, by tries until Redis has answered."""
-        before, pause = 0, 0.2
-        while before < self._dismissed:
-            trying = self._dismissed
-            try:
-                await self.ports.streams.drop(self.key, before=trying)
-                before = trying
-            except Unavailable as error:
-                log.warning("pipeline %s: members are not yet dismissed: %s; trying again", self.name, error)
-                await asyncio.sleep(pause)
-                pause = min(5.0, pause * 2)
-
     async def _close(self) -> None:
-        self.epoch = 0
-        for work in self._work:
-            work.cancel()
+        epoch, self.epoch = self.epoch, None
+        if epoch is not None:
+            epoch.cancel()
         self.source.interrupt()
-        task, self._links_task, self._links = self._links_task, None, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-
-def _place(position: Position | None) -> Place | None:
-    return None if position is None or not position.file else (position.server, position.file_position)
-
-
-async def forget(ports: Ports, life: Life) -> None:
-    """Remove everything about a life that has ended from Redis."""
-    await ports.notes.forget(life.key)
-    await ports.streams.drop(life.key, before=sys.maxsize)
+        if epoch is not None:
+            await epoch.close()

@@ -381,12 +381,21 @@ class CommandTaken(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplittingFailed(Event):
-    """The source can't answer `FindRange` or `FindBound`. `restart`: read the table again; else it is quarantined."""
+    """The source can't answer `FindRange` or `FindBound`: the table is to be quarantined."""
 
     table_id: str
     generation: int
     cause: Cause
-    restart: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplittingOutdated(Event):
+    """The table, or a column of its key, is gone, so `FindRange` or `FindBound` of this generation has no answer: read
+    the table again, as its next generation."""
+
+    table_id: str
+    generation: int
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

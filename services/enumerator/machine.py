@@ -41,7 +41,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cutline.common.causes import Cause, Code
-from cutline.common.commands.rules import Refusal
+from cutline.common.commands.kinds import Refusal
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
@@ -93,6 +93,7 @@ from cutline.services.enumerator.events import (
     Plan,
     RangeFound,
     SplittingFailed,
+    SplittingOutdated,
     StopFound,
     TableDescribed,
     TableFound,
@@ -216,8 +217,10 @@ class Enumerator:
                     table.splitter.asked = False
                     self._hold(self._tables.put(table), cause, now)
                 return self._hand_out()
-            case SplittingFailed(table_id=table_id, generation=generation, cause=cause, restart=restart):
-                return self.fail(table_id, generation, cause, restart) + self._hand_out()
+            case SplittingFailed(table_id=table_id, generation=generation, cause=cause):
+                return self.fail(table_id, generation, cause, restart=False) + self._hand_out()
+            case SplittingOutdated(table_id=table_id, generation=generation, cause=cause):
+                return self.fail(table_id, generation, cause, restart=True) + self._hand_out()
             case LimitsOrdered(limits=limits):
                 self.limits = limits
                 return self.throttle()

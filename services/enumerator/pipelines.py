@@ -16,7 +16,8 @@ from cutline.common.mesh.loop import together
 from cutline.common.mesh.ports import Ports
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.store import PipelineStore
-from cutline.services.enumerator.driver import EnumeratorDriver, forget
+from cutline.services.enumerator.driver import EnumeratorDriver
+from cutline.services.enumerator.ending import forget
 from cutline.services.enumerator.ports import Sources
 
 SWEEP_SECONDS = 60.0

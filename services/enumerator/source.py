@@ -42,6 +42,7 @@ from cutline.services.enumerator.events import (
     PlaceFound,
     RangeFound,
     SplittingFailed,
+    SplittingOutdated,
     StopFound,
     TableDescribed,
     TableFound,
@@ -323,9 +324,10 @@ def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Even
         return ask()
     except TableLocked as error:
         return TableLockedOut(table_id=table_id, generation=generation, cause=error.cause)
-    except SourceLost as error:  # NextGeneration if the table or a column of its key is gone
-        again = isinstance(error, NextGeneration)
-        return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=again)
+    except NextGeneration as error:
+        return SplittingOutdated(table_id=table_id, generation=generation, cause=error.cause)
+    except SourceLost as error:
+        return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause)
 
 
 def _key_range(found: tuple[int, int] | None) -> KeyRange:

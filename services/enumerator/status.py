@@ -12,7 +12,8 @@ from cutline.common.phases import QUARANTINED
 from cutline.common.status.pipeline_status import CheckpointStatus, CommandsStatus, EnumeratorStatus, TableStatus
 from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.grids import SnapshotRates
-from cutline.services.enumerator.leader import HALTED, RESTING, Leader
+from cutline.services.enumerator.leader import Leader
+from cutline.services.enumerator.states import HALTED, RESTING
 from cutline.services.enumerator.tables import Table
 
 SHOWN_SECONDS = 5.0  # between two writes of all tables
@@ -34,11 +35,11 @@ def of_leader(leader: Leader, pipeline: str, *, part_of_run: bool) -> Enumerator
             running=agenda.running, done=agenda.finished, apart=tuple(sorted(agenda.apart)), waiting=agenda.waiting()
         ),
         halted=_halted(leader, pipeline, part_of_run) if leader.state == HALTED else None,
-        ended=leader.ended,
+        ended=leader.checkpoints.ended,
         checkpoint=CheckpointStatus(
             number=leader.base,
-            completed_at=leader.completed_at or None,
-            in_flight=leader.in_flight[0] if leader.in_flight else None,
+            completed_at=leader.checkpoints.completed_at or None,
+            in_flight=leader.checkpoints.in_flight[0] if leader.checkpoints.in_flight else None,
             interval_seconds=leader.settings.interval_seconds,
         ),
         failures=leader.failures if resting else 0,

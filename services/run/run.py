@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common import programs
+from cutline.common.causes import Cause
 from cutline.common.commands.kinds import Define, ReadAgain, Savepoint
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
@@ -89,9 +90,9 @@ def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
     ]
 
 
-def _missing_programs(environment: Environment) -> list[str]:
-    """A sentence for each program that this machine lacks: a Java for Spark, and a Redis unless a URL names one."""
-    faults: list[str] = []
+def _missing_programs(environment: Environment) -> list[Cause]:
+    """A cause for each program that this machine lacks: a Java for Spark, and a Redis unless a URL names one."""
+    faults: list[Cause] = []
     for find in (programs.java, programs.redis) if environment.redis_url is None else (programs.java,):
         try:
             find()

@@ -187,7 +187,7 @@ class TerminalView:
         self._rates = Rates()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._printed: set[str] = set()
-        self._news: set[tuple[str, str | None]] = set()
+        self._news: set[tuple[str, str]] = set()
         self._next_plain = 0.0
 
     def __enter__(self) -> Self:
@@ -212,8 +212,8 @@ class TerminalView:
             self._live.update(drawing(current, height=self._console.height), refresh=True)
             return
         # Rates and ages change all the time; a changed phase or note is printed at once.
-        news = {(line.name, line.phase) for line in current.tables} | {
-            ("", note) for note in (*current.notes, current.waiting_for)
+        news = {(line.name, str(line.phase)) for line in current.tables} | {
+            ("", str(note)) for note in (*current.notes, current.waiting_for)
         }
         if news != self._news or time.monotonic() >= self._next_plain:
             plain = lines(current)

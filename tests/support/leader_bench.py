@@ -26,10 +26,8 @@ from cutline.services.enumerator.events import (
     TablesFound,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import (
-    EpochOpened,
-    Leader,
-)
+from cutline.services.enumerator.leader import Leader
+from cutline.services.enumerator.states import EpochOpened
 from tests.support.records import PART
 
 PLAN = Plan(topology=Topology({"reader": 1, "writer": 1}), chunk_rows=10, exact=False)
@@ -94,8 +92,8 @@ class LeaderBench:
     def complete(self, *, inside: bool = False, rows: int = 1) -> Any:
         """Bring the checkpoint in flight to its entry, which is not written yet; `inside` a transaction it is after so
         many of its rows."""
-        assert self.leader.in_flight is not None
-        n = self.leader.in_flight[0]
+        assert self.leader.checkpoints.in_flight is not None
+        n = self.leader.checkpoints.in_flight[0]
         self.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=n)))
         self.tell(PartStored(checkpoint=n, ref=PART))
         position = Position(server="s", file="b.1", offset=4, gtids="", rows=rows) if inside else None

@@ -14,7 +14,7 @@ from cutline.services.enumerator.events import (
     TablesFound,
     WriteOutcome,
 )
-from cutline.services.enumerator.leader import EpochOpened
+from cutline.services.enumerator.states import EpochOpened
 from tests.support.leader_bench import LeaderBench
 
 

@@ -12,6 +12,7 @@ from cutline.common.limits import Limits
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.messages import StreamCaughtUp, Throttle
 from cutline.common.store.command_records import Orders
+from cutline.services.enumerator.checkpointing import SILENT_SECONDS, SOON_SECONDS
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -33,8 +34,9 @@ from cutline.services.enumerator.events import (
     WriteEntry,
     WriteOutcome,
 )
-from cutline.services.enumerator.leader import MAX_HALTS, SILENT_SECONDS, SOON_SECONDS, EpochOpened
+from cutline.services.enumerator.leader import MAX_HALTS
 from cutline.services.enumerator.requests import CommandRequest
+from cutline.services.enumerator.states import EpochOpened
 from tests.support.causes import because
 from tests.support.operated import Operated, checkpoint, leading, wish
 
@@ -179,8 +181,8 @@ def test_a_savepoint_fails_where_the_source_is_silent_inside_a_transaction(kind:
     assert (outcome.state, outcome.orders.mode, bench.leader.state) == ("failed", "running", "leading")
     assert "inside a transaction" in (outcome.cause or "")
     bench.wait(100)
-    assert bench.leader.in_flight is not None
-    assert bench.leader.in_flight[1] is None
+    assert bench.leader.checkpoints.in_flight is not None
+    assert bench.leader.checkpoints.in_flight[1] is None
 
 
 def test_a_stop_without_a_savepoints_name_ends_where_the_source_is_silent_inside_a_transaction() -> None:
@@ -209,7 +211,7 @@ def test_a_source_that_is_silent_inside_a_transaction_gets_ever_fewer_checkpoint
     bench.lead()
     for _ in range(24 * 3600):
         bench.wait(1.0)
-        if bench.leader.in_flight is not None:
+        if bench.leader.checkpoints.in_flight is not None:
             bench.complete(inside=True)
             bench.written()
     assert bench.leader.tail < 30
@@ -241,7 +243,7 @@ def test_a_savepoint_that_the_journal_has_already_is_not_taken_again() -> None:
     asked = wish(1, "savepoint", name=None)
     bench.next_epoch(3, 3, answered=CommandRequest(n=1), commands=(asked,))
     assert bench.finish().result == {"checkpoint": 3, "name": None}
-    assert bench.leader.requests == []
+    assert bench.leader.checkpoints.requests == []
 
 
 def test_a_leader_whose_outcome_is_refused_reads_again_and_obeys() -> None:
@@ -318,11 +320,11 @@ def test_what_changes_the_epoch_waits_for_the_outcomes_of_all_before_it() -> Non
     bench = leading()
     bench.command("pause_table", table="d.unknown")
     bench.command("pause")
-    assert bench.leader.requests == []
+    assert bench.leader.checkpoints.requests == []
     assert checkpoint(bench).request is None
-    assert bench.leader.requests == []
+    assert bench.leader.checkpoints.requests == []
     assert bench.finish().n == 1
-    assert bench.leader.requests == [CommandRequest(n=2)]
+    assert bench.leader.checkpoints.requests == [CommandRequest(n=2)]
     checkpoint(bench)
     assert (bench.finish().n, bench.leader.state) == (2, "stopped")
 

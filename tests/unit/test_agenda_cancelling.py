@@ -15,8 +15,8 @@ from cutline.services.enumerator.events import (
     ReleaseSavepoint,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import EpochOpened
 from cutline.services.enumerator.requests import CommandRequest
+from cutline.services.enumerator.states import EpochOpened
 from tests.support.causes import because
 from tests.support.leader_bench import READER, WRITER
 from tests.support.operated import Operated, checkpoint, leading, wish
@@ -27,7 +27,7 @@ def test_a_queued_command_is_cancelled_when_its_turn_comes_and_the_cancellation_
     bench.command("pause_table", table="d.t")
     bench.command("pause")
     bench.command("cancel_command", command=2)
-    assert bench.leader.requests == []
+    assert bench.leader.checkpoints.requests == []
     checkpoint(bench)
     assert bench.finish().n == 1
     outcome = bench.finish()
@@ -41,7 +41,7 @@ def test_a_command_that_awaits_a_checkpoint_is_cancelled_at_once() -> None:
     bench = leading()
     bench.command("stop", savepoint="last")
     bench.wait(0.2)
-    assert bench.leader.in_flight == (2, CommandRequest(n=1))
+    assert bench.leader.checkpoints.in_flight == (2, CommandRequest(n=1))
     bench.command("cancel_command", command=1)
     assert bench.finish().state == "cancelled"
     entry = bench.complete()
@@ -103,13 +103,13 @@ def test_the_last_savepoint_of_a_cutline_run_ends_the_checkpoints_of_its_own_ser
     run: str | None, ends: bool
 ) -> None:
     bench = Operated(interval=1.0)
-    bench.leader._part_of = "ours"
+    bench.leader.checkpoints._part_of = "ours"
     bench.lead()
     bench.command("savepoint", name=None, run=run)
     assert checkpoint(bench).kept
     assert bench.finish().state == "done"
     bench.wait(100.0)
-    assert (bench.leader.in_flight is None) == ends
+    assert (bench.leader.checkpoints.in_flight is None) == ends
 
 
 def test_a_leader_of_no_run_goes_on_after_the_savepoint_of_any() -> None:
@@ -119,7 +119,7 @@ def test_a_leader_of_no_run_goes_on_after_the_savepoint_of_any() -> None:
     checkpoint(bench)
     bench.finish()
     bench.wait(100.0)
-    assert bench.leader.in_flight is not None
+    assert bench.leader.checkpoints.in_flight is not None
 
 
 def test_a_savepoint_whose_entry_is_being_written_is_not_cancelled() -> None:
@@ -197,7 +197,7 @@ def test_a_next_leader_answers_what_its_predecessor_carried_out_whatever_was_ask
     bench = Operated()
     bench.see()
     later = wish(2, then, command=1)
-    bench.leader.members = ()
+    bench.leader.roster.seen = ()
     bench.tell(JournalRead(tail=6, base=6, kept=1, commands=(wish(1, "pause_table", table="d.t"), later)))
     assert bench.leader.state == "gathering"
     assert (bench.finish().n, bench.outcomes()[0].state) == (1, "done")

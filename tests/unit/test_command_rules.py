@@ -117,7 +117,7 @@ def by_the_leader(kind: str, state: PipelineState, **arguments: Any) -> Refusal 
             if tail + 1 < MAX_HALTS:
                 bench.lead(tail=tail + 1)
     elif state == "ended":
-        bench.leader.ended = 1
+        bench.leader.checkpoints.ended = 1
     bench.command(kind, table=TABLE, checkpoint=2, command=1, choice="accept", **arguments)
     found = next((each for each in bench.outcomes() if each.state != "done"), None)
     assert found is None or found.state == "refused"

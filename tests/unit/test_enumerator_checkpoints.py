@@ -33,7 +33,7 @@ from cutline.services.enumerator.events import (
     FindBound,
     FindStop,
     FindTables,
-    SplittingFailed,
+    SplittingOutdated,
     StopFound,
     TableDescribed,
     TableFound,
@@ -283,7 +283,7 @@ def test_the_orders_that_follow_from_a_report_in_flight_go_out_in_the_new_epoch(
 
 def test_a_table_that_waits_for_its_next_generation_is_described_again_after_a_restore() -> None:
     bench = EnumeratorBench().begin().split_in(None)
-    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause=because("x"), restart=True))
+    bench.tell(SplittingOutdated(table_id="d.t", generation=1, cause=because("x")))
     again = EnumeratorBench(part=bench.machine.snapshot())
     assert DescribeTable(table_id="d.t", generation=2) in again.tell(Began())
 

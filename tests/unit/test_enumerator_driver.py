@@ -17,8 +17,8 @@ from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import Store
 from cutline.services.enumerator.driver import EnumeratorDriver
 from cutline.services.enumerator.events import FindTables, TablesFound
-from cutline.services.enumerator.leader import IDLE, LEADING
 from cutline.services.enumerator.ports import Sources
+from cutline.services.enumerator.states import IDLE, LEADING
 from tests.support.ports import Simulated, SimulatedLinks, ended
 
 CONFIG = """

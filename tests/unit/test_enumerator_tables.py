@@ -27,6 +27,7 @@ from cutline.services.enumerator.events import (
     FindTables,
     PlaceFound,
     SplittingFailed,
+    SplittingOutdated,
     TableDescribed,
     TableFound,
     TablesFound,
@@ -163,7 +164,7 @@ def test_a_table_without_identity_is_quarantined_and_the_others_go_on() -> None:
 
 def test_splitting_that_fails_reads_the_table_again() -> None:
     bench = EnumeratorBench().begin()
-    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause=because("definition changed"), restart=True))
+    bench.tell(SplittingOutdated(table_id="d.t", generation=1, cause=because("definition changed")))
     assert bench.machine.tables["d.t"].generation == 2
 
 
@@ -186,7 +187,7 @@ def test_a_stream_that_only_replays_the_snapshot_is_stopped_also_when_the_last_t
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
-    bench.tell(SplittingFailed(table_id="d.u", generation=1, cause=because("There is no table d.u"), restart=True))
+    bench.tell(SplittingOutdated(table_id="d.u", generation=1, cause=because("There is no table d.u")))
     assert bench.sent_of(StopStream) == []
     bench.tell(TableDescribed(generation=2, table=found("d.u", schema=None, gone=True)))
     assert len(bench.sent_of(StopStream)) == 1
@@ -340,7 +341,7 @@ def test_a_person_s_order_to_read_a_table_again_or_to_retry_it_starts_its_next_g
     assert commanded(bench, "read_table_again", 3) is None
     bench.tell(TableDescribed(generation=2, table=found(schema=WIDER)))  # other columns, which a person accepts so
     assert bench.machine.tables["d.t"].phase == "snapshot"
-    bench.tell(SplittingFailed(table_id="d.t", generation=2, cause=because("no"), restart=False))
+    bench.tell(SplittingFailed(table_id="d.t", generation=2, cause=because("no")))
     assert bench.machine.tables["d.t"].phase == "quarantined"
     assert commanded(bench, "retry_table", 4) is None
     assert bench.orders[-1] == DescribeTable(table_id="d.t", generation=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cutline.common.mesh.machine import Effect, MessageReceived, Ticked
-from cutline.common.mesh.messages import Marker, Remedy, SnapshotSplit, SplitFailed, SplitsWanted
+from cutline.common.mesh.messages import Marker, Remedy, SnapshotSplit, SplitFailed, SplitsWanted, decode, encode
 from cutline.services.enumerator.events import BoundFound, FindBound, TableLockedOut
 from cutline.services.enumerator.holds import FIRST_SECONDS, LONGEST_SECONDS, Holds
 from cutline.services.enumerator.machine import MAX_ATTEMPTS
@@ -26,7 +26,7 @@ def locked(bench: EnumeratorBench, split: SnapshotSplit, now: float = 1.0) -> No
         split_id=split.split_id, table_id=split.table_id, generation=split.generation, attempt=split.attempt,
         cause=CAUSE, remedy=Remedy.WAIT,
     )  # fmt: skip
-    assert SplitFailed.from_json(failed.to_json()) == failed
+    assert decode(encode(failed)) == failed
     bench.note(bench.process.handle(MessageReceived(channel="reader-0", message=failed), now))
     bench.get(SplitsWanted(free=1))
 

@@ -29,6 +29,7 @@ RECORDS = {
     "common.positions",
     "common.schema",
     "common.table_id",
+    "common.waits",
 }
 MESH = {
     *RECORDS,
@@ -80,6 +81,7 @@ ALLOWED: dict[str, set[str]] = {
         "common.limits",
         "common.measures",
         "common.phases",
+        "common.waits",
     },
     "common.mesh": {
         *RECORDS,

@@ -18,6 +18,7 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.store.command_records import Command
 from cutline.common.store.command_records import Orders as StandingOrders
+from cutline.services.enumerator.checkpointing import DOUBT_SECONDS, SOON_SECONDS
 from cutline.services.enumerator.events import (
     CloseEpoch,
     CommandAccepted,
@@ -30,17 +31,10 @@ from cutline.services.enumerator.events import (
     ReadJournal,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import (
-    DOUBT_SECONDS,
-    MAX_HALTS,
-    SETTLE_SECONDS,
-    SOON_SECONDS,
-    TABLE,
-    EpochOpened,
-    LeaderState,
-)
+from cutline.services.enumerator.leader import MAX_HALTS, SETTLE_SECONDS
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import THE_STOP
+from cutline.services.enumerator.states import TABLE, EpochOpened, LeaderState
 from tests.simulation.checks.freeze import freeze
 from tests.support.causes import because
 from tests.support.leader_bench import PLAN, READER, WRITER, LeaderBench, invariants_hold
@@ -62,7 +56,7 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
     bench.written()
     assert bench.leader.base == 2
     bench.wait(5.1)
-    assert bench.leader.in_flight == (3, None)
+    assert bench.leader.checkpoints.in_flight == (3, None)
 
 
 def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
@@ -84,7 +78,7 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
     bench.wait(SOON_SECONDS)
     entry = bench.complete()
     assert (entry.kept, entry.request) == (True, "command 1")
-    assert bench.leader.requests == []
+    assert bench.leader.checkpoints.requests == []
 
 
 @pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause=because("x")), Observed(held=False, members=())])
@@ -147,11 +141,11 @@ def test_a_backlog_is_in_a_checkpoint_soon_after_the_stream_has_read_it() -> Non
     assert bench.wait(5.0) == []
     bench.tell(MessageReceived(channel="reader-0", message=StreamCaughtUp()))
     bench.wait(0.1)
-    assert bench.leader.in_flight is not None
+    assert bench.leader.checkpoints.in_flight is not None
     bench.complete()
     bench.written()
     bench.wait(900.0)
-    assert bench.leader.in_flight is None
+    assert bench.leader.checkpoints.in_flight is None
 
 
 def test_readers_near_their_bound_get_the_next_checkpoint_at_once_and_each_demand_gives_one() -> None:
@@ -162,15 +156,15 @@ def test_readers_near_their_bound_get_the_next_checkpoint_at_once_and_each_deman
     wanted = MessageReceived(channel="reader-0", message=CheckpointWanted())
     bench.tell(wanted)
     bench.wait(0.2)
-    assert bench.leader.in_flight == (2, None)
+    assert bench.leader.checkpoints.in_flight == (2, None)
     bench.tell(wanted)
     bench.complete()
     bench.written()
-    assert bench.leader.in_flight == (3, None)
+    assert bench.leader.checkpoints.in_flight == (3, None)
     bench.complete()
     bench.written()
     bench.wait(900.0)
-    assert bench.leader.in_flight is None
+    assert bench.leader.checkpoints.in_flight is None
 
 
 def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
@@ -181,17 +175,17 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     bench.wait(0.1)
     entry = bench.complete()
     assert (entry.kept, entry.request) == (True, THE_STOP.text)
-    assert bench.leader.ended is None
+    assert bench.leader.checkpoints.ended is None
     bench.tell(EpochFailed(epoch=1, cause=because("a channel is gone")))
     bench.lead(tail=1)
-    assert bench.leader.requests == []
+    assert bench.leader.checkpoints.requests == []
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
     bench.wait(0.1)
     assert bench.complete().request == THE_STOP.text
     bench.written()
-    assert bench.leader.ended == 3
+    assert bench.leader.checkpoints.ended == 3
     assert bench.wait(5000.0) == []
-    assert bench.leader.in_flight is None
+    assert bench.leader.checkpoints.in_flight is None
 
 
 def test_an_epoch_after_the_stop_takes_no_further_checkpoint_unless_something_was_to_change() -> None:
@@ -213,7 +207,8 @@ def test_an_epoch_after_the_stop_takes_no_further_checkpoint_unless_something_wa
         restored.at_stop = True
         bench.tell(EpochOpened(epoch=tail + 1, enumerator=restored))
         bench.wait(0.1)
-        assert (bench.leader.ended, bench.leader.in_flight) == (ended, None if ended else (tail + 2, THE_STOP))
+        checkpoints = bench.leader.checkpoints
+        assert (checkpoints.ended, checkpoints.in_flight) == (ended, None if ended else (tail + 2, THE_STOP))
 
 
 def test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let_go_without_a_checkpoint() -> None:
@@ -222,7 +217,7 @@ def test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let
     bench.wait(0.1)
     bench.complete()
     bench.written()
-    assert bench.leader.ended == 2
+    assert bench.leader.checkpoints.ended == 2
     other = MemberSeen(incarnation="r2", role="reader")
     bench.members = (READER, other, WRITER)
     for _ in range(3):
@@ -237,7 +232,7 @@ def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_
     """Its members may have followed a newer epoch of a leader that is gone, so that no marker ever comes."""
     bench = LeaderBench().lead()
     bench.wait(10.0)
-    assert bench.leader.in_flight is not None
+    assert bench.leader.checkpoints.in_flight is not None
     bench.now += DOUBT_SECONDS
     assert bench.see() == []
     bench.now += 0.1
@@ -312,7 +307,7 @@ def test_a_late_checkpoint_is_what_the_leader_waits_for() -> None:
     bench = LeaderBench().lead()
     assert bench.leader.waiting_for(bench.now) is None
     bench.wait(10.0)
-    assert bench.leader.in_flight == (2, None)
+    assert bench.leader.checkpoints.in_flight == (2, None)
     assert bench.leader.waiting_for(bench.now + DOUBT_SECONDS) is None
     late = bench.now + DOUBT_SECONDS + 1
     lacks = "checkpoint 2, begun 11 s ago: it lacks "

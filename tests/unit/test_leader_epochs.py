@@ -35,9 +35,9 @@ from cutline.services.enumerator.leader import (
     MENDED_SECONDS,
     SETTLE_SECONDS,
     STEADY_SECONDS,
-    EpochOpened,
     pause_seconds,
 )
+from cutline.services.enumerator.states import EpochOpened
 from tests.support.causes import because
 from tests.support.leader_bench import PLAN, READER, WRITER, LeaderBench, invariants_hold
 from tests.support.records import PART
@@ -217,9 +217,9 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     bench.tell(TablesFound(tables=()))
     bench.members = (READER, dataclasses.replace(other, leaving=True), WRITER)
     bench.see()
-    assert bench.leader.in_flight is None
+    assert bench.leader.checkpoints.in_flight is None
     bench.wait(0.2)
-    assert bench.leader.in_flight == (2, None)
+    assert bench.leader.checkpoints.in_flight == (2, None)
     bench.tell(MessageReceived(channel="reader-1", message=Marker(checkpoint=2)))
     bench.tell(MessageReceived(channel="reader-1", message=PartSaved(checkpoint=2, part=PART)))
     bench.complete()
@@ -244,12 +244,12 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
 def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() -> None:
     bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
-    assert bench.leader.in_flight is not None
+    assert bench.leader.checkpoints.in_flight is not None
     assert bench.see(held=False) == [CloseEpoch(epoch=1)]
-    assert bench.leader.in_flight is None
+    assert bench.leader.checkpoints.in_flight is None
     bench.lead(tail=1)
     bench.wait(1.0)
-    assert bench.leader.in_flight == (3, None)
+    assert bench.leader.checkpoints.in_flight == (3, None)
 
 
 @pytest.mark.parametrize(

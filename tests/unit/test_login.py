@@ -74,10 +74,10 @@ def test_the_refusal_names_the_plugin_and_the_setting_that_allows_it(
 ) -> None:
     with RogueServer(plugin, certificate=certificate).listening() as server:
         with pytest.raises(SourceRefused, match=rf"{plugin}.*source\.cleartext_password: true"):
-            connect(Source.of(settings(server, "verify-identity", authority)))
+            connect(Source.configured(settings(server, "verify-identity", authority)))
     with RogueServer(plugin).listening() as server:
         with pytest.raises(SourceRefused, match=r"source\.tls: verify-identity or verify-ca"):
-            connect(Source.of(settings(server, "disabled", authority)))
+            connect(Source.configured(settings(server, "disabled", authority)))
 
 
 @pytest.mark.usefixtures("password")
@@ -87,7 +87,7 @@ def test_a_verified_server_gets_the_password_of_a_source_that_allows_it(
     plugin: str, mode: str, authority: Authority, certificate: tuple[Path, Path]
 ) -> None:
     with RogueServer(plugin, certificate=certificate).listening() as server, suppress(Unavailable):
-        connect(Source.of(settings(server, mode, authority, cleartext_password=True)))
+        connect(Source.configured(settings(server, mode, authority, cleartext_password=True)))
     assert server.stolen == [PASSWORD]
 
 
@@ -96,10 +96,10 @@ def test_a_server_that_only_says_that_it_is_verified_gets_nothing(tmp_path: Path
     stranger = Authority(tmp_path, "stranger").issue("server", "127.0.0.1")
     with RogueServer("mysql_clear_password", certificate=stranger).listening() as server:
         with pytest.raises(SourceRefused, match="signed by none of the CAs"):
-            connect(Source.of(settings(server, "verify-ca", authority, cleartext_password=True)))
+            connect(Source.configured(settings(server, "verify-ca", authority, cleartext_password=True)))
     with RogueServer("mysql_clear_password").listening() as server:  # it offers no TLS
         with pytest.raises(SourceRefused, match="offers no TLS"):
-            connect(Source.of(settings(server, "verify-ca", authority, cleartext_password=True)))
+            connect(Source.configured(settings(server, "verify-ca", authority, cleartext_password=True)))
     assert not server.stolen
 
 
@@ -124,7 +124,7 @@ def test_without_tls_no_password_is_encrypted_for_a_key_that_another_machine_sen
     monkeypatch.setattr("cutline.common.config.source.Address.loopback", property(lambda address: False))
     mode: Any = tls or {"mode": "disabled"}
     config = SourceConfig(host="127.0.0.1", user="cdc", tls=mode)
-    source = replace(Source.of(config), password=PASSWORD.decode())
+    source = replace(Source.configured(config), password=PASSWORD.decode())
     with RogueServer(plugin, certificate=certificate if tls else None).listening() as server:
         with suppress(CutlineError):
             connect(replace(source, port=server.port)).close()

@@ -20,7 +20,7 @@ from pyiceberg.transforms import parse_transform
 
 from cutline.common.schema import Column, TableSchema
 from cutline.spark_writer.sinks.iceberg import partitioning
-from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.columns import Layout, Unsuitable
 from cutline.spark_writer.sinks.iceberg.partitioning import chosen, recorded, transformed, write_files
 from cutline.spark_writer.sinks.iceberg.sorting import in_order
 
@@ -183,7 +183,7 @@ def test_partition_fields_keep_their_ids_and_get_names_of_their_own() -> None:
     assert recorded(
         {"fields": found[:1]}, pa.schema([pa.field("b", pa.int64(), metadata={"PARQUET:field_id": "12"})])
     ) == ((12, "day"),)
-    with pytest.raises(ValueError, match=r"the source dropped the column of the partition field at_day_, .* add"):
+    with pytest.raises(Unsuitable, match=r"the source dropped the column of the partition field at_day_, .* add"):
         recorded({"fields": found}, schema.arrow)
 
 
@@ -200,5 +200,5 @@ def test_partition_fields_keep_their_ids_and_get_names_of_their_own() -> None:
 )
 def test_a_column_that_is_missing_or_has_no_such_transform_is_named(item: str, cause: str) -> None:
     schema = table(id="int", d="double", day="date", at="datetime", v="vector(3)")
-    with pytest.raises(ValueError, match=cause):
+    with pytest.raises(Unsuitable, match=cause):
         chosen(schema, 0, (item,), known={}, last=999)

@@ -65,6 +65,10 @@ PURE = (
     "spark_writer/sinks/iceberg/works.py",
     "common/store/command_records.py",
     "services/enumerator/agenda.py",
+    "services/enumerator/checkpointing.py",
+    "services/enumerator/roster.py",
+    "services/enumerator/states.py",
+    "services/enumerator/taken.py",
     "services/enumerator/requests.py",
     "services/enumerator/table_commands.py",
 )
@@ -104,6 +108,9 @@ def test_a_pure_file_neither_opens_waits_nor_asks_the_time(path: str) -> None:
 DRIVERS = (
     "services/enumerator/commanding.py",
     "services/enumerator/driver.py",
+    "services/enumerator/ending.py",
+    "services/enumerator/epoch.py",
+    "services/enumerator/journal.py",
     "services/enumerator/pipelines.py",
     "services/reader/chunk_reading.py",
     "services/reader/driver.py",

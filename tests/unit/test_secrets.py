@@ -54,7 +54,7 @@ def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 async def api(tmp_path: Path, allowed: Path) -> AsyncIterator[httpx.AsyncClient]:
     store = Store(f"file://{tmp_path}/store")
-    secrets = Secrets.of(f"{allowed}, SHOP_")
+    secrets = Secrets.parsed(f"{allowed}, SHOP_")
     app = build(cast(Registry, FakeRegistry()), store, Access(store.access, open_here=True), secrets=secrets)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as opened:
         yield opened
@@ -268,16 +268,16 @@ def test_the_hosts_of_an_address_are_found_in_each_form() -> None:
 
 
 def test_without_the_setting_requests_may_name_variables_of_passwords_and_no_file(allowed: Path) -> None:
-    found = Secrets.of(None)
+    found = Secrets.parsed(None)
     assert found.patterns == BY_DEFAULT
     assert found.variable("SHOP_PASSWORD")
     assert not found.variable("CUTLINE_REDIS_SENTINEL_PASSWORD")
     assert not found.file(str(allowed / "shop"))
-    nothing = Secrets.of("-")
+    nothing = Secrets.parsed("-")
     assert not nothing.variable("SHOP_PASSWORD")
 
 
 @pytest.mark.parametrize("text", ["secrets/shop", "/", "/proc"])
 def test_a_setting_that_would_allow_too_much_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="CUTLINE_SECRETS"):
-        Secrets.of(text)
+        Secrets.parsed(text)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cutline.common.schema import Column, TableSchema
-from cutline.spark_writer.sinks.iceberg.columns import Layout, Sort
+from cutline.spark_writer.sinks.iceberg.columns import Layout, Sort, Unsuitable
 from cutline.spark_writer.sinks.iceberg.sorting import chosen, in_order, recorded
 
 KINDS = {"id": "int", ".odd [name]": "varchar(9)", "v": "vector(2)"}
@@ -54,5 +54,5 @@ def test_an_order_ends_before_a_column_that_is_gone() -> None:
 
 @pytest.mark.parametrize(("name", "words"), [("day", "shop.a has no column day, by which sort"), ("v", "is a list")])
 def test_a_column_that_has_no_order_is_refused_with_a_remedy(name: str, words: str) -> None:
-    with pytest.raises(ValueError, match=f"{words}.*give .* another sort there"):
+    with pytest.raises(Unsuitable, match=f"{words}.*give .* another sort there"):
         chosen(SCHEMA, 0, ("id", f"{name} desc"))

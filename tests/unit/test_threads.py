@@ -52,7 +52,7 @@ def faults(source: str) -> list[str]:
         default = last == "run_in_executor" and ast.unparse(call.args[0]) == "None"
         if default or last in ("to_thread", "set_default_executor") or name == "asyncio.run":
             found.append(name)
-        elif last in ("getaddrinfo", "getnameinfo") and not name.startswith(("socket.", "self._of")):
+        elif last in ("getaddrinfo", "getnameinfo") and not name.startswith(("socket.", "self._threads_of")):
             found.append(name)
         elif last == "ThreadPoolExecutor" and not (call.args and "thread_name_prefix" in given):
             found.append(f"{name} without a name or a bound")

@@ -12,6 +12,7 @@ import psutil
 import pyarrow as pa
 
 from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.phases import Phase
 from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE, Column, TableSchema
 from cutline.common.store.records import StagedFile, TableEntry
 from cutline.common.store.store import Store
@@ -79,7 +80,7 @@ class Applied:
     def apply(self) -> None:
         """Complete a checkpoint of what is staged, and apply and publish it."""
         slot = self._store.last_slot() + 1
-        entry = TableEntry(generation=1, phase="live", schema=self._schema.hash, show=True)
+        entry = TableEntry(generation=1, phase=Phase.LIVE, schema=self._schema.hash, show=True)
         self._store.put_entry(records.checkpoint(slot, 1, staged=tuple(self._staged), tables={TABLE_ID: entry}))
         self._staged = []
         self._incarnation = self._incarnation or Incarnation(

@@ -16,13 +16,16 @@ import os
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.form import read_each
 from cutline.common.mesh.loop import LoopLag
+from cutline.common.phases import LIVE
+from cutline.common.status.pipeline_status import PipelineStatus, ReaderStatus, TableStatus
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.run.lake import CATALOG_FILE
@@ -90,11 +93,12 @@ class Crowd:
         )
         self.store: PipelineStore = mesh.store.pipeline(database)
 
-    def status(self) -> Mapping[str, Any]:
-        """The pipeline's status, by the service or part that reports it."""
+    def status(self) -> PipelineStatus:
+        """What the services report of the pipeline."""
         with self.mesh.redis.client() as client:
             found: Any = client.hgetall(f"cutline:status:{self.store.key}")
-        return {part.decode(): json.loads(body) for part, body in found.items()}
+        parts = {part.decode(): json.loads(body) for part, body in found.items()}
+        return PipelineStatus.put_together(parts, read_each(TableStatus, parts.pop("tables", {}), {}))
 
     def go_live(self) -> None:
         """Define the pipeline, and wait until a checkpoint shows all its tables as live."""
@@ -103,8 +107,8 @@ class Crowd:
         self.mesh.define(self.config)
 
         def live() -> bool:
-            tables = self.status().get("tables", {}).values()
-            return len(tables) == self.tables and all(table["phase"] == "live" for table in tables)
+            tables = self.status().tables.values()
+            return len(tables) == self.tables and all(table.phase == LIVE for table in tables)
 
         self.mesh.wait("all tables are live", live)
         self.checkpoints(2)
@@ -142,14 +146,13 @@ class Crowd:
         self.mesh.stop("enumerators", "workers")
         self.mesh.start("workers")
         self.mesh.ready("workers")
-        begun, epoch = time.time(), self.status()["enumerator"]["epoch"]
+        begun, epoch = time.time(), self.status().enumerator.epoch
         self.mesh.start("enumerators")
 
         def restored() -> bool:
             status = self.status()
-            leads: bool = status["enumerator"]["state"] == "leading" and status["enumerator"]["epoch"] > epoch
-            goes_on: bool = status.get("reader-0", {}).get("at", 0.0) > begun
-            return leads and goes_on
+            leader, reader = status.enumerator, status.readers.get("reader-0", ReaderStatus())
+            return leader.state == "leading" and leader.epoch > epoch and (reader.at or 0.0) > begun
 
         self.mesh.wait("an epoch is led, and its reader goes on", restored)
         restore_seconds = time.time() - begun

@@ -122,9 +122,10 @@ async def start(asked: Asked) -> CommandView:
 )
 async def restore(asked: Asked, where: Restore) -> CommandView:
     """Go back to a checkpoint or savepoint: the pipeline reads the source from there again, and so does the lake."""
-    (await asked.situation()).allow("restore", {})
+    restore = kinds.Restore(checkpoint=where.checkpoint)
+    (await asked.situation()).allow(restore)
     await _restorable(asked, where.checkpoint)
-    return await asked.command(kinds.Restore(checkpoint=where.checkpoint))
+    return await asked.command(restore)
 
 
 @routes.post(
@@ -209,7 +210,7 @@ async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandVie
 @routes.get("/pipelines/{pipeline}/limits", operation_id="get_limits")
 async def limits(found: Known, control: Shared) -> LimitsView:
     """Return how fast all readers together may SELECT."""
-    status = await control.watches.of(found).status()
+    status = await control.watches.find(found).status()
     known = status.leader.limits
     if known is None:
         return LimitsView(**await in_store(_ordered_limits, found), current=False)

@@ -155,7 +155,7 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
     hosts = Hosts(config.source)
     with closing(hosts.connect()) as connection:
         server = identify(connection)
-        source = Source.of(config.source, hosts.current)
+        source = Source.configured(config.source, hosts.current)
         draft.findings.append(Finding(check="connection", ok=True, found=named(server, source)))
         draft.findings.append(_kept(retention(connection)))
         selected = config.select(list_tables(connection))

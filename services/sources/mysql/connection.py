@@ -229,7 +229,7 @@ class Source:
     read_timeout_seconds: int = 900
 
     @classmethod
-    def of(cls, config: SourceConfig, address: Address | None = None) -> Source:
+    def configured(cls, config: SourceConfig, address: Address | None = None) -> Source:
         """A server of a pipeline file, the first one unless `address` names another; reads the password now.
 
         SourceRefused if the password can't be found.

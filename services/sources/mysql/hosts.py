@@ -204,11 +204,11 @@ class Hosts:
         return connection
 
     def _logged_in(self, address: Address) -> Connection:
-        source = Source.of(self._config, address)
+        source = Source.configured(self._config, address)
         try:
             return self._tried(source)
         except SourceRefused:
-            again = Source.of(self._config, address)
+            again = Source.configured(self._config, address)
             if again == source:
                 raise
             return self._tried(again)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cutline.common.causes import Code
 from cutline.common.errors import CutlineError
 from cutline.common.schema import FIELD_ID, Column, TableSchema, parse_type
 from cutline.spark_writer.sinks.iceberg.fields import comment, field_id, iceberg_type, lake_fields
@@ -38,6 +39,14 @@ EXACT = Context(prec=65)
 
 class BadDefault(CutlineError):
     """The default of a column that was added can't be read as a value of its type: a fault of one table."""
+
+    code = Code.LAKE
+
+
+class Unsuitable(CutlineError):
+    """A table has no column, or none of a fitting type, for what table_options ask of its lake table."""
+
+    code = Code.LAKE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from cutline.common.errors import CutlineError
 from cutline.spark_writer.sinks.contract import TableFault
-from cutline.spark_writer.sinks.iceberg.columns import BadDefault
+from cutline.spark_writer.sinks.iceberg.columns import BadDefault, Unsuitable
 from cutline.spark_writer.sinks.iceberg.files import FileLost, FileRefused
 from cutline.spark_writer.sinks.iceberg.jvm import Refused
 
@@ -35,4 +35,5 @@ def may_be_own(error: Exception) -> bool:
         return isinstance(java, Py4JJavaError) and _MACHINE_IN_JAVA.search(str(java)) is None
     if isinstance(error, Refused | TableFault):
         return _MACHINE_IN_JAVA.search(str(java)) is None
-    return isinstance(error, FileLost | FileRefused | BadDefault) or not isinstance(error, CutlineError | MemoryError)
+    own = isinstance(error, FileLost | FileRefused | BadDefault | Unsuitable)
+    return own or not isinstance(error, CutlineError | MemoryError)

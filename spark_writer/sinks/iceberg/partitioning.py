@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from cutline.common.config.table_options import partitioned_by
 from cutline.common.schema import TableSchema
 from cutline.common.spill import Extent, Spill
-from cutline.spark_writer.sinks.iceberg.columns import EXACT, Layout, Partition, single_value
+from cutline.spark_writer.sinks.iceberg.columns import EXACT, Layout, Partition, Unsuitable, single_value
 from cutline.spark_writer.sinks.iceberg.fields import field_id, lake_names
 from cutline.spark_writer.sinks.iceberg.files import write_parquet
 from cutline.spark_writer.sinks.iceberg.portions import HELD_BYTES, in_row_groups, portions, taken
@@ -59,24 +59,25 @@ def chosen(
     """Return the partition fields that the setting asks for, in Iceberg's JSON.
 
     Iceberg wants a field of the same column and transform to keep its id: `known` are those of the table's specs,
-    `last` is the highest id in use. ValueError, with a remedy, if a column is missing or has no such transform.
+    `last` is the highest id in use. Unsuitable if a column is missing or has no such transform.
     """
     fields: list[dict[str, Any]] = []
     names = lake_names(schema.lake)
     taken = {name.upper() for name in names.values()}
     for column_name, transform in map(partitioned_by, wanted):
         if not schema.has(column_name):
-            raise ValueError(
+            raise Unsuitable(
                 f"{schema.table_id} has no column {column_name}, by which partition in table_options divides its lake"
-                " table; give it another partition there, or add the column at the source, then have the table read"
-                " again"
+                " table",
+                "give it another partition there, or add the column at the source, then have the table read again",
             )
         column = schema.column(column_name)
         kind = schema.field(column).type
         if not _fits(transform, kind):
-            raise ValueError(
+            raise Unsuitable(
                 f"the column {column_name} of {schema.table_id} is {column.mysql_type}, for which Iceberg has no"
-                f" partition transform {transform}; give the table another partition in table_options"
+                f" partition transform {transform}",
+                "give the table another partition in table_options",
             )
         source = column.field_id + offset
         if (source, transform) in known:
@@ -104,14 +105,14 @@ def _fits(transform: str, kind: pa.DataType) -> bool:
 
 
 def recorded(spec: Mapping[str, Any], arrow: pa.Schema) -> Partition:
-    """Return the partition that a generation's spec says. ValueError, with a remedy, if a column of it is gone."""
+    """Return the partition that a generation's spec says. Unsuitable if a column of it is gone."""
     ids = {field_id(field) for field in arrow}
     for field in spec["fields"]:
         if field["source-id"] not in ids:
-            raise ValueError(
-                f"the source dropped the column of the partition field {field['name']}, which divides the lake table;"
-                " give the table another partition in table_options, or add the column again, then have the table read"
-                " again"
+            raise Unsuitable(
+                f"the source dropped the column of the partition field {field['name']}, which divides the lake table",
+                "give the table another partition in table_options, or add the column again, then have the table"
+                " read again",
             )
     return tuple((field["source-id"], field["transform"]) for field in spec["fields"])
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from cutline.common.config.table_options import sorted_by
 from cutline.common.schema import TableSchema
-from cutline.spark_writer.sinks.iceberg.columns import Layout, Sort
+from cutline.spark_writer.sinks.iceberg.columns import Layout, Sort, Unsuitable
 from cutline.spark_writer.sinks.iceberg.fields import field_id
 from cutline.spark_writer.sinks.iceberg.jvm import Jvm
 
@@ -28,19 +28,19 @@ _PLACES = {False: ("ascending", "at_start"), True: ("descending", "at_end")}
 
 
 def chosen(schema: TableSchema, offset: int, wanted: Sequence[str]) -> Sort:
-    """Return the order that the setting asks for. ValueError, with a remedy, if a column is missing or has no order."""
+    """Return the order that the setting asks for. Unsuitable if a column is missing or has no order."""
     found = []
     for name, descending in map(sorted_by, wanted):
         if not schema.has(name):
-            raise ValueError(
-                f"{schema.table_id} has no column {name}, by which sort in table_options orders its rows; give it"
-                " another sort there, or add the column at the source, then have the table read again"
+            raise Unsuitable(
+                f"{schema.table_id} has no column {name}, by which sort in table_options orders its rows",
+                "give it another sort there, or add the column at the source, then have the table read again",
             )
         column = schema.column(name)
         if pa.types.is_nested(schema.field(column).type):
-            raise ValueError(
-                f"the column {name} of {schema.table_id} is a list, by which sort in table_options can't order rows;"
-                " give the table another sort there"
+            raise Unsuitable(
+                f"the column {name} of {schema.table_id} is a list, by which sort in table_options can't order rows",
+                "give the table another sort there",
             )
         found.append((column.field_id + offset, descending))
     return tuple(found)

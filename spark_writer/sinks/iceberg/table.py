@@ -46,7 +46,7 @@ from cutline.common.schema import TableSchema
 from cutline.common.store.records import FileMetrics
 from cutline.common.table_id import split_table_id
 from cutline.spark_writer.sinks.contract import ACCEPT, ForeignCommit, TableFault
-from cutline.spark_writer.sinks.iceberg.columns import OFFSET, Layout, lay_out, quoted
+from cutline.spark_writer.sinks.iceberg.columns import OFFSET, Layout, Unsuitable, lay_out, quoted
 from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import description as vector_description
@@ -329,8 +329,8 @@ class LakeTable:
                 known=known,
                 last=int(base.lastAssignedPartitionId()),
             )
-        except ValueError as error:
-            raise TableFault(str(error)) from error
+        except Unsuitable as error:
+            raise TableFault(error.cause) from error
         same = [number for number, spec in specs.items() if spec["fields"] == fields]
         spec = {"spec-id": same[0] if same else max(specs) + 1, "fields": fields}
         builder = iceberg.TableMetadata.buildFrom(base)
@@ -467,8 +467,8 @@ class LakeTable:
                     known = replace(known, partition=partition_of(json.loads(spec), known.arrow), spec=java)
                 elif self._may_be_divided:
                     known = replace(known, spec=metadata.spec(UNPARTITIONED))
-            except ValueError as error:
-                raise TableFault(str(error)) from error
+            except Unsuitable as error:
+                raise TableFault(error.cause) from error
             self._layout = known
         return known
 
@@ -600,7 +600,7 @@ class LakeTable:
         contents = self.contents(snapshot_id)
         found = {}
         for path, rows in locate(contents.files, key_ids(layout), keys, self.index).items():
-            remain = living(rows.positions, self._dead_rows.of(self.vector(contents.files[path])))
+            remain = living(rows.positions, self._dead_rows.deleted(self.vector(contents.files[path])))
             if remain.any():
                 found[path] = Found(rows.positions[remain], rows.keys[remain])
         return found
@@ -637,7 +637,8 @@ class LakeTable:
         """Write what deletes living rows (path -> positions) of a snapshot, with the rows deleted before."""
         files = self.contents(snapshot_id).files
         dead = {
-            path: self._dead_rows.of(self.vector(files[path])) | bitmap_of(found) for path, found in positions.items()
+            path: self._dead_rows.deleted(self.vector(files[path])) | bitmap_of(found)
+            for path, found in positions.items()
         }
         vectors = write_deleted(self.version, lambda suffix: self.new_file(f"{uuid.uuid4().hex}.{suffix}"), dead)
         for vector in vectors:

@@ -35,7 +35,7 @@ class Tables:
             table = self._lake.ensure(table_id) if create else self._lake.load(table_id)
             if table is None:
                 raise table_dropped(table_id)
-            table.index = self._indexes.of(table_id)
+            table.index = self._indexes.find(table_id)
             self._loaded[table_id] = table
         return table
 

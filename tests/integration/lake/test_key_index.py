@@ -45,7 +45,7 @@ def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def index_of(incarnation: Incarnation, table_id: str = T.table_id) -> KeyIndex:
-    return incarnation.sink.indexes.of(table_id)
+    return incarnation.sink.indexes.find(table_id)
 
 
 def names(bench: SparkBench) -> set[str]:

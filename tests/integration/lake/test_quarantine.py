@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,18 +22,15 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.store.records import CheckpointEntry
 from cutline.spark_writer import session
-from cutline.spark_writer.driver import Driver
 from cutline.spark_writer.sinks.iceberg import sink, upkeep
 from cutline.spark_writer.sinks.iceberg.foreign import theirs
-from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
 from tests.support.databases import Database, MariaDB
 from tests.support.mesh import Mesh
-from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, stock
-
-BAD, HEALTHY = U.table_id, T.table_id
+from tests.support.quarantined import BAD, HEALTHY, branches, until
+from tests.support.spark_bench import SparkBench, T, U, both_live, newest, order, same, stock
 
 
 def sql(*statements: str) -> Callable[[SparkBench], None]:
@@ -133,11 +129,6 @@ def parked(bench: SparkBench) -> str:
     ).toArrow()
     assert rows["state"].to_pylist() == ["quarantined"]
     return str(table.held.cause)
-
-
-def branches(bench: SparkBench, table: str) -> set[str]:
-    found = bench.session.sql(f"SELECT name FROM lake.{table}.refs WHERE type = 'BRANCH'").toArrow()
-    return set(found["name"].to_pylist())
 
 
 def read_again(bench: SparkBench, generation: int = 2) -> None:
@@ -339,13 +330,6 @@ def test_staged_files_of_a_quarantined_table_are_kept_no_longer_than_those_of_ot
     assert same(bench.rows(BAD), journal.at[last][BAD])
 
 
-def until(condition: Callable[[], object], goal: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{goal} did not come"
-        time.sleep(0.05)
-
-
 def test_commits_of_others_go_first_and_endless_ones_quarantine_the_table(
     bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,105 +413,6 @@ def test_a_lost_staged_file_quarantines_no_table(bench: SparkBench) -> None:
     bench.apply()
     assert newest(bench).n == last
     assert bench.agree() == 3
-
-
-class Applier:
-    """The Spark writer as its process serves a pipeline, in a thread, with the statuses that it reports."""
-
-    def __init__(self, bench: SparkBench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
-        monkeypatch.setattr(Driver, "AGAIN_SECONDS", pauses)
-        self.lead = Heard()
-        applier = bench.driver(self.lead)
-        self._thread = threading.Thread(target=applier.run)
-        self._thread.start()
-
-    def close(self) -> None:
-        self.lead.stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-
-def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_reports_it(
-    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1. Both tables are live. 2. Both change, and a publication can't be made, six times. 3. It can be."""
-    journal, _ = bench.journal, both_live(bench)
-    before = branches(bench, HEALTHY)
-    real, left = Lake.sync_catalogue, 6
-
-    def sync_catalogue(lake: Lake) -> None:
-        nonlocal left
-        if left:
-            left -= 1
-            raise Unavailable("the catalogue is full")
-        real(lake)
-
-    monkeypatch.setattr(Lake, "sync_catalogue", sync_catalogue)
-    journal.change(T, ("+U", order(1, "second")))
-    journal.change(U, ("+U", stock(1, 200)))
-    last = journal.checkpoint()
-    applier = Applier(bench, monkeypatch, (0.05, 0.4))
-    seen = []
-
-    def published() -> bool:
-        if len(applier.lead.failures()) > len(seen):
-            seen.append(branches(bench, HEALTHY))
-        return bool(journal.store.publication(last))
-
-    try:
-        until(published, "the publication")
-        until(lambda: applier.lead.statuses[-1].published == last, "the status")
-    finally:
-        applier.close()
-    assert [each.again_seconds for each in applier.lead.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
-    assert {each.error for each in applier.lead.failures()} == {"the catalogue is full"}
-    assert branches(bench, HEALTHY) == {"main", f"staging_{applier.lead.statuses[-1].w}"}
-    (apply,) = applier.lead.statuses[-1].applies
-    assert (apply.last, apply.rows, sorted(apply.tables)) == (last, 2, sorted([T.table_id, U.table_id]))
-    assert 0 < min(apply.tables.values()) <= apply.seconds + 0.01
-    assert apply.published_at is not None
-    assert apply.applied_at <= apply.published_at
-    assert all(len(each) <= len(before) + 1 for each in seen), seen
-    assert bench.agree() == 3
-
-
-def test_killed_starts_leave_at_most_one_branch_and_those_of_a_user_and_a_newer_start_stay(bench: SparkBench) -> None:
-    """1. Six starts die after they applied. 2. A user has a branch of such a name; a newer start is at work too."""
-
-    class Killed(Exception):
-        pass
-
-    def die(reached: str) -> None:
-        if reached == "applied":
-            raise Killed
-
-    journal, first = bench.journal, both_live(bench)
-    java = bench.lake().ensure(HEALTHY).java
-    java.manageSnapshots().createBranch("staging_0", java.currentSnapshot().snapshotId()).commit()
-    journal.change(T, ("+U", order(1, "second")))
-    journal.checkpoint()
-    for _ in range(6):
-        with pytest.raises(Killed):
-            bench.apply(bench.start(die))
-        assert len(branches(bench, HEALTHY)) <= 4  # main, the user's, the publication's, the last one's
-    older = bench.start()
-    with pytest.raises(Killed):
-        bench.apply(newer := bench.start(die))
-    with pytest.raises(Unavailable, match="meanwhile"):
-        bench.apply(older)
-    assert branches(bench, HEALTHY) == {
-        "main",
-        "staging_0",
-        first.sink.branch,
-        older.sink.branch,
-        newer.sink.branch,
-    }
-    last = bench.apply()
-    journal.change(T, ("+U", order(2, "third")))
-    journal.checkpoint()
-    bench.apply(last)
-    assert branches(bench, HEALTHY) == {"main", "staging_0", last.sink.branch}
-    assert bench.agree() == 4
 
 
 def test_upkeep_does_not_wait_for_a_publication_and_one_bad_table_does_not_stop_it(

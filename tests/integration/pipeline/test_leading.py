@@ -87,7 +87,7 @@ async def test_an_epoch_is_announced_when_its_streams_are_there_and_not_by_who_l
         await until(lambda: pipeline.leader.state == "idle")
         await asyncio.sleep(0.8)
         assert await Registry(redis).epochs() == {}
-        assert pipeline._links is None
+        assert pipeline.epoch is None
         assert not await redis.exists(stream_name(pipeline.key, 1, "reader-0", "enumerator"))
 
 

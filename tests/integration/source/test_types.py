@@ -1,293 +1,46 @@
-"""The proof of fidelity: a row has the same bytes by SELECT, in the binlog's after-image and in the next before-image.
-
-Every table is read four ways (SELECT, after-image of the INSERT, before-image of an UPDATE that touches another column,
-its after-image) by the compiled decoders and by the interpreted ones, and compared as Arrow arrays. PyMySQL and
-mysql-replication read the same rows where they are right.
-"""
+"""The proof of fidelity: a row has the same bytes by SELECT, in its after-image and in the next before-image."""
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import json
 import random
-import re
 import struct
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pymysql
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from pymysqlreplication import BinLogStreamReader
-from pymysqlreplication.row_event import WriteRowsEvent
 
-from cutline.common.errors import SourceLost
-from cutline.common.schema import OP, ROW, SEQ, TableSchema, arrow_type, parse_type
+from cutline.common.schema import OP, ROW, SEQ
 from cutline.services.sources.mysql import keys
-from cutline.services.sources.mysql.binlog.earlier_schema import earlier_schema
-from cutline.services.sources.mysql.catalogue import describe
 from cutline.services.sources.mysql.connection import Connection, RowStream, Source
 from cutline.services.sources.mysql.connection import connect as cutline_connect
 from cutline.services.sources.mysql.decode import charsets, codes
-from cutline.services.sources.mysql.server import identify
-from tests.conftest import FULL
 from tests.support.databases import Database
-from tests.support.decoders import BOTH, INSTALLED, Decoders
-
-TABLE_MAP = 19
-ROW_EVENTS = (23, 24, 25, 30, 31, 32)
-EXAMPLES = 2000 if FULL else 20
-"""How many generated tables a server is asked for."""
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
-def connect(server: Database, database: str, **session: str) -> pymysql.connections.Connection[Any]:
-    assignments = {"time_zone": "'+00:00'", "sql_mode": "''"} | session
-    setting = ", ".join(f"{name} = {value}" for name, value in assignments.items())
-    return server.connect(database=database, init_command=f"SET {setting}")
-
-
-def flushed(connection: pymysql.connections.Connection[Any], server: Database) -> tuple[str, int]:
-    with connection.cursor() as cursor:
-        newer = server.flavour == "mysql" and not server.version.startswith("8.0.")
-        cursor.execute("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")
-        file, offset, *_ = cursor.fetchone()
-    return file, int(offset)
-
-
-def dumped(server: Database, file: str, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Type and body of each event from there to the end, by COM_BINLOG_DUMP."""
-    with closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
-        cursor.execute("SET @source_binlog_checksum = @@global.binlog_checksum, @mariadb_slave_capability = 4")
-        cursor.execute("SELECT @@global.binlog_checksum")
-        check = 0 if cursor.fetchone()[0] == "NONE" else 4
-        command: Any = connection
-        command._execute_command(0x12, struct.pack("<IHI", offset, 1, 4_000_000_001) + file.encode())
-        while not (packet := command._read_packet()).is_eof_packet():
-            event = packet._data
-            yield event[5], event[20 : len(event) - check]
-
-
-def changed(
-    module: Decoders, server: Database, at: tuple[str, int], schema: TableSchema, before: bool = False
-) -> pa.Table:
-    """The row changes of one table from there on."""
-    place = module.Place()
-    place.file = at[0]
-    place.transaction("gtid", 1_000_000)
-    decoders: dict[bytes, Any] = {}
-    decoder = None
-    for kind, body in dumped(server, *at):
-        if kind == TABLE_MAP:
-            table = module.TableMap(body)
-            decoder = None
-            if f"{table.database}.{table.table}" == schema.table_id:
-                if body[8:] not in decoders:
-                    decoders[body[8:]] = module.EventDecoder(body, schema, place, before)
-                    tells_the_schema(server, body, schema)
-                decoder = decoders[body[8:]]
-                assert decoder.faults == ()
-        elif kind in ROW_EVENTS and decoder is not None:
-            decoder.rows(kind, body)
-            assert decoder.ended
-    batches = [batch for decoder in decoders.values() if (batch := decoder.take()) is not None]
-    for batch in batches:
-        batch.validate(full=True)
-    return pa.Table.from_batches(batches)
-
-
-def logs_generated_columns(server: Database, database: str) -> bool:
-    """Whether row images of updates have generated columns. MariaDB 11.8.9 leaves them out; then updates are refused.
-    Deletes need only their key.
-    """
-    table = f"{database}.probe"
-    with closing(connect(server, database)) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "CREATE TABLE probe (id INT PRIMARY KEY, n INT, v INT AS (n + 1) VIRTUAL, s INT AS (n + 2) STORED)"
-        )
-        schema = described(server, connection, table)
-        start = flushed(connection, server)
-        cursor.execute("INSERT INTO probe (id, n) VALUES (1, 10), (2, 20)")
-        cursor.execute("DELETE FROM probe WHERE id = 2")
-        rows = changed(INSTALLED, server, start, schema).to_pylist()
-        assert [(row[OP], row["id"], row["n"]) for row in rows] == [("+I", 1, 10), ("+I", 2, 20), ("-D", 2, 20)]
-        assert [(row["v"], row["s"]) for row in rows[:2]] == [(11, 12), (21, 22)]
-        cursor.execute("UPDATE probe SET n = 30")
-        try:
-            rows = changed(INSTALLED, server, start, schema).to_pylist()
-        except INSTALLED.PartialImage as error:
-            if f"a row image of {table} lacks the generated column" not in str(error):
-                raise
-            return False
-        assert (rows[-1]["v"], rows[-1]["s"]) == (31, 32)
-        return True
-
-
-ALIKE = (("binary", (4,)), ("binary", (16,)), ("uuid", ()), ("inet6", ()), ("inet4", ()))
-"""MariaDB's types that a TABLE_MAP does not tell apart."""
-
-
-def tells_the_schema(server: Database, body: bytes, schema: TableSchema) -> None:
-    """A TABLE_MAP tells the catalogue's schema, and its types also if every column had another name since."""
-    mariadb = server.flavour == "mariadb"
-    assert earlier_schema(body, schema, mariadb=mariadb) == schema
-    renamed = tuple(replace(column, name=f"was {column.name}") for column in schema.columns)
-    types = [parse_type(column.mysql_type) for column in schema.columns]
-    stranger = replace(schema, columns=renamed, key=())
-    if mariadb and any((kind.base, kind.numbers) in ALIKE for kind in types):
-        with pytest.raises(SourceLost, match=r"UUID|INET4"):
-            earlier_schema(body, stranger, mariadb=mariadb)
-        return
-    then = earlier_schema(body, stranger, mariadb=mariadb)
-    assert INSTALLED.EventDecoder(body, then, INSTALLED.Place()).faults == ()
-    assert [arrow_type(column.mysql_type) for column in then.columns] == [
-        arrow_type(column.mysql_type) for column in schema.columns
-    ]
-    for column, was, kind in zip(then.columns, schema.columns, types, strict=True):
-        assert (column.name, column.nullable, column.charset) == (was.name, was.nullable, was.charset)
-        assert column.field_id > schema.last_field_id
-        if kind.base in ("char", "varchar", "varbinary", "enum", "set"):
-            assert parse_type(column.mysql_type) == kind
-
-
-def selected(
-    module: Decoders, connection: pymysql.connections.Connection[Any], schema: TableSchema, cuts: int = 0
-) -> pa.Table:
-    """All rows by the SELECT that chunks are read with; with `cuts`, the bytes are fed in pieces of at most so many."""
-    decoder = module.ResultDecoder(schema)
-    random_sizes = random.Random(cuts)
-    for block in RowStream(connection, keys.select_rows(schema, None, None)):
-        at = 0
-        while at < len(block):
-            size = random_sizes.randint(1, cuts) if cuts else len(block)
-            decoder.feed(block[at : at + size])
-            at += size
-        if decoder.done:
-            break
-    batch = decoder.take()
-    if batch is None:
-        return schema.arrow.empty_table()
-    batch.validate(full=True)
-    return pa.Table.from_batches([batch])
+from tests.support.decoders import BOTH, INSTALLED
+from tests.support.readings import (
+    INTEGERS,
+    changed,
+    character_sets,
+    connect,
+    described,
+    flushed,
+    fraction,
+    limits,
+    logs_generated_columns,
+    read_all_ways,
+    same,
+    sample,
+    selected,
+)
 
 
 def feed(decoder: Any, blocks: Iterator[bytes]) -> None:
     """Feed blocks up to the result's end."""
     while not decoder.done:
         decoder.feed(next(blocks))
-
-
-def described(server: Database, connection: pymysql.connections.Connection[Any], table_id: str) -> TableSchema:
-    with closing(server.connect(conv={}, autocommit=True)) as plain:
-        return describe(plain, identify(plain), table_id).schema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readings:
-    """What the ways of reading one table gave."""
-
-    schema: TableSchema
-    start: tuple[str, int]
-    by_select: pa.Table
-    inserted: pa.Table
-    before: pa.Table
-    after: pa.Table
-
-    def column(self, name: str) -> list[Any]:
-        values: list[Any] = self.by_select.column(name).to_pylist()
-        return values
-
-
-def same(expected: pa.Table, found: pa.Table, schema: TableSchema, ways: str, without: Sequence[str] = ()) -> None:
-    """Equal values and types, byte for byte (a NaN can't come, and -0.0 differs from 0.0)."""
-    assert found.num_rows == expected.num_rows, ways
-    for column in schema.columns:
-        if column.name in without:
-            continue
-        left = expected.column(column.name).combine_chunks()
-        right = found.column(column.name).combine_chunks()
-        assert left.type == right.type, f"{ways}, {column.name}"
-        if not _identical(left, right):
-            pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-            differing = [(row, a, b) for row, (a, b) in enumerate(pairs) if repr(a) != repr(b)]
-            raise AssertionError(f"{ways}: {column.name} {column.mysql_type}: {differing[:3]} of {len(differing)}")
-
-
-def _identical(left: pa.Array, right: pa.Array) -> bool:
-    if pa.types.is_floating(left.type):
-        return bool(left.equals(right)) and [repr(x) for x in left.to_pylist()] == [repr(x) for x in right.to_pylist()]
-    return bool(left.equals(right))
-
-
-def read_all_ways(server: Database, database: str, columns: str, inserts: Sequence[Any], **session: str) -> Readings:
-    """Make `t` (id, touched and these columns), insert, touch every row, read it in all ways and compare them.
-
-    An insert is the text of a row's values after id and touched, or a pair of such a text and its parameters.
-    """
-    with closing(connect(server, database, **session)) as connection, connection.cursor() as cursor:
-        cursor.execute("DROP TABLE IF EXISTS t")
-        cursor.execute(f"CREATE TABLE t (id INT PRIMARY KEY, touched INT NOT NULL{', ' if columns else ''}{columns})")
-        schema = described(server, connection, f"{database}.t")
-        start = flushed(connection, server)
-        for number, insert in enumerate(inserts):
-            text, parameters = insert if isinstance(insert, tuple) else (insert, None)
-            cursor.execute(f"INSERT INTO t VALUES ({number}, 0{', ' if text else ''}{text})", parameters)
-        middle = flushed(connection, server)
-        # every other way of making an event: one statement for all rows
-        cursor.execute("UPDATE t SET touched = touched + 1 ORDER BY id")
-    with closing(connect(server, database)) as connection:
-        found: list[Readings] = []
-        for module in BOTH:
-            every = changed(module, server, start, schema, before=True)
-            ops = every.column(OP).to_pylist()
-            count = len(inserts)
-            assert ops == ["+I"] * count + ["-U", "+U"] * count
-            inserted, updates = every.slice(0, count), every.slice(count)
-            before = updates.take(list(range(0, 2 * count, 2)))
-            after = updates.take(list(range(1, 2 * count, 2)))
-            by_select = selected(module, connection, schema)
-            name = str(module)
-            same(by_select, after, schema, f"{name}: SELECT and after-image")
-            same(by_select, inserted, schema, f"{name}: SELECT and inserted image", ["touched"])
-            same(inserted, before, schema, f"{name}: inserted image and before-image")
-            same(by_select, selected(module, connection, schema, cuts=7), schema, f"{name}: SELECT cut in pieces")
-            plain = changed(module, server, middle, schema)
-            assert plain.column(OP).to_pylist() == ["+U"] * count
-            same(by_select, plain, schema, f"{name}: SELECT and after-image alone")
-            found.append(
-                Readings(
-                    schema=schema, start=start, by_select=by_select, inserted=inserted, before=before, after=after
-                )
-            )  # fmt: skip
-        for other in found[1:]:
-            same(found[0].by_select, other.by_select, schema, "compiled and interpreted SELECT")
-            same(found[0].after, other.after, schema, "compiled and interpreted binlog")
-    return found[0]
-
-
-# ---- every type at its limits ----------------------------------------------------------------------------------------
-
-INTEGERS = {
-    "TINYINT": (8, True), "TINYINT UNSIGNED": (8, False), "TINYINT(1)": (8, True),
-    "SMALLINT": (16, True), "SMALLINT UNSIGNED": (16, False),
-    "MEDIUMINT": (24, True), "MEDIUMINT UNSIGNED": (24, False),
-    "INT": (32, True), "INT UNSIGNED": (32, False), "INT(255) ZEROFILL": (32, False),
-    "BIGINT": (64, True), "BIGINT UNSIGNED": (64, False), "BIGINT(30) UNSIGNED ZEROFILL": (64, False),
-    "TINYINT(5) ZEROFILL": (8, False), "SMALLINT(9) ZEROFILL": (16, False), "MEDIUMINT(12) ZEROFILL": (24, False),
-}  # fmt: skip
-
-
-def limits(bits: int, signed: bool) -> tuple[int, int]:
-    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
 
 def test_integers_come_at_their_limits(source: Database, database: str) -> None:
@@ -400,7 +153,7 @@ def test_times_keep_every_fraction_and_zero_dates_are_null(source: Database, dat
     for moment, stamp, time in stamps:
         values = [moment[:10], "0000" if moment < "1901" else str(min(2155, int(moment[:4])))]
         for n in range(7):
-            values += [_fraction(moment, n), _fraction(stamp, n), _fraction(time, n)]
+            values += [fraction(moment, n), fraction(stamp, n), fraction(time, n)]
         rows.append(", ".join(f"'{value}'" for value in values))
     rows.append(", ".join(["NULL"] * 23))
     found = read_all_ways(source, database, columns, rows, sql_mode="'ALLOW_INVALID_DATES'")
@@ -426,12 +179,6 @@ def test_years_of_two_digits_are_whole_years(mariadb: Database, fresh_database: 
     found = read_all_ways(mariadb, fresh_database(mariadb), "y YEAR(2), z YEAR", rows)
     assert found.column("y") == [1970, 1999, 2000, 2024, 2069, 2055, 2000, None]
     assert found.column("z") == [1970, 1999, 2000, 2024, 2069, 2155, 0, None]
-
-
-def _fraction(text: str, digits: int) -> str:
-    """Cut the fraction, so that no server rounds."""
-    whole, _, part = text.partition(".")
-    return whole + ("." + part[:digits] if part and digits else "")
 
 
 ZONE = "Cutline/Vienna"
@@ -520,16 +267,6 @@ def letter(name: str) -> str:
     return "ア" if name in ("ujis", "eucjpms", "sjis", "cp932") else "中" if name in charsets.MULTI_BYTE else "é"
 
 
-# ---- character sets --------------------------------------------------------------------------------------------------
-
-CHARACTER_SETS = sorted(charsets._COLLATIONS.keys() - {"binary"})
-
-
-def character_sets(server: Database) -> list[str]:
-    known = {name for (name,) in server.execute("SELECT character_set_name FROM information_schema.character_sets")}
-    return [name for name in CHARACTER_SETS if name in known]
-
-
 def test_text_of_every_character_set_comes_as_utf_8(source: Database, database: str) -> None:
     """All single bytes, and a sample of all longer characters, of each character set the server has."""
     generator = random.Random(7)
@@ -552,18 +289,6 @@ def test_text_of_every_character_set_comes_as_utf_8(source: Database, database: 
     assert found.column("c_utf8mb4")[12] == "  a"
     assert found.column("v_utf16")[12] == " "
     assert found.column("t_latin1")[12] == "a \t"
-
-
-def sample(name: str, generator: random.Random, number: int) -> str:
-    """Text of a character set; the first one of an 8-bit set has all its characters."""
-    if name in charsets.EIGHT_BIT:
-        points = [point for point in charsets.code_points(name) if point not in (0xFFFD,)]
-        return "".join(map(chr, points if number == 0 else generator.choices(points, k=40)))
-    if name in charsets.MULTI_BYTE:
-        points = [point for point in set(charsets.multi_byte_points(name)) if point > 0 and point != 0xFFFD]
-        return "".join(map(chr, generator.choices(points, k=400)))
-    top = 0xFFFF if name in ("ucs2", "utf8mb3") else 0x10FFFF
-    return "".join(chr(p) for p in (generator.randint(1, top) for _ in range(300)) if not 0xD800 <= p < 0xE000)
 
 
 def again(raw: str, name: str) -> str:
@@ -622,7 +347,6 @@ def test_pairs_of_the_multi_byte_character_sets_are_the_servers(source: Database
 
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------
-
 JSON_TEXTS = [
     "null", "true", "false", "0", "-1", "32767", "-32768", "65535", "2147483647", "-2147483648", "4294967295",
     "9223372036854775807", "-9223372036854775808", "18446744073709551615", "1.0", "-0.0", "1e20", "1e-7", "1.5e300",
@@ -631,7 +355,6 @@ JSON_TEXTS = [
     '"\\b\\f\\n\\r\\t"', '"é€😀"', "[]", "{}", "[[], {}, [1, [2, [3]]]]", '{"b": 1, "a": 2, "ab": 3, "": 4, "é": 5}',
     '{"k": {"k": {"k": [null, true, false, -5, 1.5, "x"]}}}', "[1.7976931348623157e308, 2.2250738585072014e-308]",
 ]  # fmt: skip
-
 JSON_CALLS = [
     "CAST(CAST('2020-02-29' AS DATE) AS JSON)", "CAST(CAST('2020-02-29 01:02:03.000045' AS DATETIME(6)) AS JSON)",
     "CAST(CAST('0001-01-01 00:00:00' AS DATETIME) AS JSON)",
@@ -874,319 +597,3 @@ def test_an_error_in_the_middle_of_a_result_is_raised_with_its_number(source: Da
             decoder = module.ResultDecoder(schema)
             with pytest.raises(pymysql.err.OperationalError, match="1242"):
                 feed(decoder, RowStream(connection, sql))
-
-
-# ---- generated schemas and rows --------------------------------------------------------------------------------------
-
-
-def _text(maximum: int) -> st.SearchStrategy[str]:
-    return st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=maximum)
-
-
-def _letters(name: str) -> st.SearchStrategy[str]:
-    """Text of a character set's own characters, and some of any."""
-    generator = random.Random(name)
-    own = sorted(set("".join(sample(name, generator, number) for number in range(3))) - {"\0"})
-    return st.text(
-        st.sampled_from(own) | st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40
-    )
-
-
-KEYED = re.compile(
-    r"(TINY|SMALL|MEDIUM|BIG)?INT|DECIMAL|FLOAT|DOUBLE|BIT|DATE|TIME|YEAR|ENUM|SET|(VAR)?BINARY|(VAR)?CHAR"
-)
-"""Types that may be in a key."""
-
-
-def _column(names: Sequence[str]) -> st.SearchStrategy[tuple[str, st.SearchStrategy[Any]]]:
-    def decimal(shape: tuple[int, int]) -> tuple[str, st.SearchStrategy[Any]]:
-        p, s = max(shape), min(*shape, 30)
-        digits = st.text("0123456789", min_size=p, max_size=p)
-        signs = st.sampled_from(["", "-"])
-        whole = p - s
-        return f"DECIMAL({p},{s})", st.builds(lambda d, g: f"{g}{d[:whole] or 0}.{d[whole:] or 0}", digits, signs)
-
-    integers = st.sampled_from([(kind, st.integers(*limits(*spec))) for kind, spec in INTEGERS.items()])
-    letters = {name: _letters(name) for name in names}
-    texts = st.tuples(
-        st.sampled_from(["CHAR(40)", "VARCHAR(60)", "VARCHAR(300)", "TEXT", "MEDIUMTEXT"]), st.sampled_from(names)
-    ).map(lambda pair: (f"{pair[0]} CHARACTER SET {pair[1]}", letters[pair[1]]))
-    binaries = st.sampled_from(["BINARY(40)", "VARBINARY(60)", "VARBINARY(300)", "BLOB", "TINYBLOB"]).map(
-        lambda kind: (kind, st.binary(max_size=40))
-    )
-    bits = st.integers(1, 64).map(lambda n: (f"BIT({n})", st.integers(0, (1 << n) - 1)))
-    fractions = st.integers(0, 6)
-    moments = fractions.map(lambda n: (f"DATETIME({n})", st.datetimes().map(lambda at: _fraction(str(at), n))))
-    stamps = fractions.map(
-        lambda n: (f"TIMESTAMP({n}) NULL", st.integers(1, (1 << 31) - 1).map(lambda at: _stamp(at, n)))
-    )
-    times = fractions.map(
-        lambda n: (
-            f"TIME({n})",
-            st.builds(
-                lambda g, h, m, s, f: _fraction(f"{g}{h}:{m:02}:{s:02}.{f:06}", n),
-                st.sampled_from(["", "-"]), st.integers(0, 838), st.integers(0, 59), st.integers(0, 58),
-                st.integers(0, 999_999),
-            ),
-        )
-    )  # fmt: skip
-    floats = st.sampled_from(
-        [
-            ("FLOAT", st.floats(allow_nan=False, allow_infinity=False, width=32)),
-            ("DOUBLE", st.floats(allow_nan=False, allow_infinity=False)),
-        ]
-    )
-    members = st.lists(_text(6).map(lambda text: text.replace(",", "").rstrip()), min_size=1, max_size=20)
-    chosen = members.map(lambda names: sorted({name.casefold(): name for name in names if name.isascii()}.values()))
-    sets = chosen.filter(bool).map(
-        lambda names: (
-            f"SET({','.join(_quoted(name) for name in names)}) COLLATE utf8mb4_bin",
-            st.integers(0, (1 << len(names)) - 1),
-        )
-    )
-    enums = chosen.filter(bool).map(
-        lambda names: (
-            f"ENUM({','.join(_quoted(name) for name in names)}) COLLATE utf8mb4_bin",
-            st.integers(1, len(names)),
-        )
-    )
-    simple = st.sampled_from([("DATE", st.dates().map(str)), ("YEAR", st.one_of(st.just(0), st.integers(1901, 2155)))])
-    values = st.recursive(
-        st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | _text(20)
-        | st.floats(allow_nan=False, allow_infinity=False),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_text(8), inner, max_size=4),
-        max_leaves=12,
-    )  # fmt: skip
-    documents = st.just(("JSON", values.map(_json)))
-    decimals = st.tuples(st.integers(1, 65), st.integers(0, 30)).map(decimal)
-    return st.one_of(
-        integers, texts, binaries, bits, moments, stamps, times, floats, sets, enums, simple, documents, decimals
-    )
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _quoted(name: str) -> str:
-    return "'" + name.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _stamp(seconds: int, digits: int) -> str:
-    at = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(tzinfo=None, microsecond=seconds % 1_000_000)
-    return _fraction(str(at), digits)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generated:
-    """A table: its columns' types, rows of their values, how many columns are computed from others, and of the key."""
-
-    kinds: list[str]
-    rows: list[list[Any]]
-    computed: dict[int, str]
-    key: int | None
-
-    @property
-    def columns(self) -> str:
-        """What follows id and touched in CREATE TABLE."""
-        parts = [f"c{i} {kind}{' NOT NULL' if i == self.key else ''}" for i, kind in enumerate(self.kinds)]
-        parts += [
-            f"g{i} {self.kinds[i].removesuffix(' NULL')} GENERATED ALWAYS AS (c{i}) {storage}"
-            for i, storage in self.computed.items()
-        ]
-        return ", ".join([*parts, f"UNIQUE KEY (c{self.key}, id)"] if self.key is not None else parts)
-
-    @property
-    def places(self) -> str:
-        """Where a row's values go."""
-        return ", ".join(["%s"] * len(self.kinds) + ["DEFAULT"] * len(self.computed))
-
-
-@st.composite
-def tables(draw: st.DrawFn, column: st.SearchStrategy[tuple[str, st.SearchStrategy[Any]]]) -> Generated:
-    columns = draw(st.lists(column, min_size=1, max_size=12))
-    kinds = [kind for kind, _ in columns]
-    able = [i for i, kind in enumerate(kinds) if KEYED.match(kind)]
-    key = draw(st.none() | st.sampled_from(able)) if able else None
-    values = [strategy if i == key else st.none() | strategy for i, (_, strategy) in enumerate(columns)]
-    rows = draw(st.lists(st.tuples(*values), min_size=1, max_size=6))
-    computed = draw(st.dictionaries(st.integers(0, len(kinds) - 1), st.sampled_from(["VIRTUAL", "STORED"]), max_size=3))
-    return Generated(kinds=kinds, rows=[list(row) for row in rows], computed=computed, key=key)
-
-
-@pytest.mark.timeout(3600 if FULL else 300)
-def test_generated_tables_read_the_same_in_all_ways(source: Database, database: str) -> None:
-    names = character_sets(source)
-    assert len(names) >= 37
-    refused: Counter[int] = Counter()
-    computed = logs_generated_columns(source, database)
-
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        phases=[Phase.explicit, Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
-    @given(tables(_column(names)))
-    def agree(table: Generated) -> None:
-        if not computed:
-            table = replace(table, computed={})
-        try:
-            found = read_all_ways(source, database, table.columns, [(table.places, row) for row in table.rows])
-        except pymysql.err.MySQLError as error:
-            # a row too large, members alike, no JSON, equal keys, a key too long
-            if error.args[0] not in (1118, 1291, 3140, 3141, 3157, 4025, 1071):
-                raise
-            refused[error.args[0]] += 1
-        else:
-            as_pymysql_reads(source, database, found)
-            as_mysql_replication_reads(source, database, found)
-
-    agree()
-    assert refused.total() < EXAMPLES // 2, refused
-
-
-def as_pymysql_reads(source: Database, database: str, found: Readings) -> None:
-    """PyMySQL is right about all but FLOAT (six digits), TIME below zero, and dates that Python has not."""
-    with closing(connect(source, database)) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT * FROM t ORDER BY id")
-        their_rows = cursor.fetchall()
-    for at, column in enumerate(found.schema.columns):
-        kind = parse_type(column.mysql_type)
-        if kind.base in ("float", "vector"):
-            continue
-        for row, value in enumerate(found.column(column.name)):
-            theirs = their_rows[row][at]
-            if value is None or theirs is None:
-                assert value is theirs, column
-            elif kind.base == "time":
-                if value >= 0:
-                    assert datetime.timedelta(microseconds=value) == theirs, column
-            elif kind.base == "bit" and kind.numbers in ((), (1,)):
-                assert value == bool(theirs[0]), column
-            elif kind.base == "timestamp":
-                assert value.replace(tzinfo=None) == theirs, column
-            elif kind.base == "decimal" or isinstance(value, decimal.Decimal):
-                assert decimal.Decimal(value) == theirs, column
-            else:
-                assert value == theirs, column
-
-
-def replicated(source: Database, database: str, found: Readings) -> list[dict[str, Any]]:
-    """The rows as mysql-replication reads their INSERTs."""
-    stream = BinLogStreamReader(
-        connection_settings={
-            "host": source.host, "port": source.port, "user": source.root_user, "password": "", "ssl_disabled": True,
-        },
-        server_id=4_000_000_002,
-        log_file=found.start[0],
-        log_pos=found.start[1],
-        only_events=[WriteRowsEvent],
-        only_schemas=[database],
-        blocking=False,
-        resume_stream=True,
-        ignore_decode_errors=True,
-    )  # fmt: skip
-    with closing(stream):
-        return [row["values"] for event in stream for row in event.rows]
-
-
-PYTHONS = ("utf8mb4", "utf8mb3", "ascii", "latin2", "latin5", "cp850", "cp852", "cp1250", "cp1251", "koi8r", "koi8u")
-"""Character sets that mysql-replication reads as MySQL does; elsewhere it has Python's codec, or leaves the bytes."""
-
-
-def as_mysql_replication_reads(source: Database, database: str, found: Readings) -> None:
-    """mysql-replication is right about all but what `test_where_mysql_replication_is_wrong` shows."""
-    their_rows = replicated(source, database, found)
-    for column in found.schema.columns:
-        kind = parse_type(column.mysql_type)
-        for ours, row in zip(found.inserted.column(column.name).to_pylist(), their_rows, strict=True):
-            theirs = row[column.name]
-            if ours is None:
-                assert theirs is None, column
-            elif kind.base == "set":
-                assert (theirs or set()) - {""} == set(ours.split(",")) - {""}, column
-            elif kind.base == "bit":
-                assert (int.from_bytes(ours, "big") if isinstance(ours, bytes) else ours) == int(theirs, 2), column
-            elif kind.base == "year":
-                assert ours == theirs or (ours, theirs) == (0, 1900), column
-            elif kind.base == "time":
-                assert ours < 0 or datetime.timedelta(microseconds=ours) == theirs, column
-            elif kind.base == "timestamp":
-                assert ours.replace(tzinfo=None) == theirs, column
-            elif kind.base == "binary":
-                assert ours.rstrip(b"\0") == (theirs or b"").rstrip(b"\0"), column
-            elif kind.base == "decimal" or isinstance(ours, decimal.Decimal):
-                assert decimal.Decimal(ours) == theirs, column
-            elif isinstance(ours, bytes):
-                assert ours == (theirs or b""), column
-            elif kind.base == "json":
-                assert json.loads(ours) == _decoded(theirs), column
-            elif kind.base == "enum" or column.charset is None or column.charset in PYTHONS:
-                assert ours == theirs, column
-
-
-def _decoded(value: Any) -> Any:
-    """A document of mysql-replication's, whose texts are bytes."""
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, dict):
-        return {_decoded(name): _decoded(inner) for name, inner in value.items()}
-    return [_decoded(inner) for inner in value] if isinstance(value, list) else value
-
-
-def test_where_mysql_replication_is_wrong(source: Database, database: str) -> None:
-    wrong: list[tuple[str, str, Any, Any]] = [
-        # type, value, what it is, what mysql-replication makes of it
-        ("YEAR", "0", 0, 1900),
-        ("TIME(6)", "'-00:00:01.25'", -1_250_000, datetime.timedelta(seconds=-1, microseconds=-750_000)),
-        ("BINARY(3)", "'a'", b"a\0\0", b"a"),
-        ("VARBINARY(3)", "''", b"", ""),
-        ("SET('a')", "''", "", None),
-        ("VARCHAR(3) CHARACTER SET latin1", "x'81'", "\x81", ""),
-        ("VARCHAR(3) CHARACTER SET swe7", "'ä'", "ä", b"{"),
-        ("VARCHAR(3) CHARACTER SET sjis", "x'815F'", "\\", "\uff3c"),
-    ]
-    columns = ", ".join(f"c{at} {kind}" for at, (kind, *_) in enumerate(wrong))
-    found = read_all_ways(source, database, columns, [", ".join(value for _, value, *_ in wrong)])
-    (their_row,) = replicated(source, database, found)
-    for at, (kind, _, ours, theirs) in enumerate(wrong):
-        assert found.column(f"c{at}") == [ours], kind
-        assert their_row[f"c{at}"] == theirs, kind
-
-
-def test_peers_read_the_same_where_they_are_right(source: Database, database: str) -> None:
-    columns = (
-        "a BIGINT, b DECIMAL(20,5), c VARCHAR(99), d DATETIME(6), e DATE, f DOUBLE, g BLOB, i INT UNSIGNED, y YEAR,"
-        " m MEDIUMINT"
-    )
-    rows = ["-5, '123456789012345.12345', 'é€', '2020-01-02 03:04:05.000006', '1999-12-31', 1.5, 'abc', 4000000000,"
-            " 2001, -8388608", ", ".join(["NULL"] * 10)]  # fmt: skip
-    found = read_all_ways(source, database, columns, rows)
-    with closing(connect(source, database)) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT * FROM t ORDER BY id")
-        ours = [list(row.values()) for row in found.by_select.to_pylist()]
-        assert [list(row) for row in cursor.fetchall()] == ours
-    ours = found.inserted.select([column.name for column in found.schema.columns]).to_pylist()
-    assert replicated(source, database, found) == ours
-
-
-def test_a_column_that_no_decoder_can_read_is_refused_by_name(mariadb: Database, fresh_database: Any) -> None:
-    database = fresh_database(mariadb)
-    with closing(connect(mariadb, database)) as connection, connection.cursor() as cursor:
-        cursor.execute("SET GLOBAL mysql56_temporal_format = OFF")
-        try:
-            cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, d DATETIME)")
-        finally:
-            cursor.execute("SET GLOBAL mysql56_temporal_format = ON")
-        start = flushed(connection, mariadb)
-        cursor.execute("INSERT INTO t VALUES (1, NOW())")
-        schema = described(mariadb, connection, f"{database}.t")
-        ((_, body),) = [event for event in dumped(mariadb, *start) if event[0] == TABLE_MAP]
-        for module in BOTH:
-            decoder = module.EventDecoder(body, schema, module.Place())
-            assert len(decoder.faults) == 1
-            assert "column d" in decoder.faults[0]
-            with pytest.raises(ValueError, match="can't be decoded"):
-                decoder.rows(30, b"")

@@ -28,7 +28,7 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.positions import Stop
 from cutline.services.enumerator.events import BoundFound, EntryRefused, EntryWritten, JournalRead, Observed
-from cutline.services.enumerator.leader import EpochOpened
+from cutline.services.enumerator.states import EpochOpened
 from cutline.services.reader.events import ChunkFailed
 from cutline.services.writer.machine import CutStaged
 from tests.simulation.checks.failure import Failure

@@ -27,6 +27,6 @@ def nobody_waits_without_saying_so(world: World, leader: Leader) -> None:
     if world.now - world.leading.entered_at < SILENT_SECONDS or leader.state in ("idle", "halted"):
         return
     world.count["the leader says for what its pipeline waits"] += 1
-    ends = leader.ended is not None or leader._ending
+    ends = leader.checkpoints.ended is not None or leader.checkpoints.ending
     if not ends and leader.waiting_for(world.now) is None:
         raise Failure(f"no entry for {world.now - world.leading.entered_at:.1f} s, and the leader waits for nothing")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def what_is_missing_at_the_stop(world: World, leader: Any, publications: dict[int, Any], place: Position) -> str:
     """At its stop a pipeline ends by itself: a kept publication shows every table exactly there, except those reported
     as impossible to show there and those that a person has paused, and no checkpoint follows."""
-    ended = leader.ended
+    ended = leader.checkpoints.ended
     if ended is None or ended not in publications:
         machine = leader.enumerator
         phases = {t.table_id: (t.phase, t.cause) for t in machine.tables.values()}

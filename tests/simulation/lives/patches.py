@@ -80,7 +80,7 @@ def simulated(world: LivesWorld) -> Iterator[None]:
 
     secrets = SimpleNamespace(token_hex=lambda size: world.drawn.randbytes(size).hex())
     threading = SimpleNamespace(Thread=_thread_of(actors), Event=partial(Event, actors))
-    nobody = SimpleNamespace(of=lambda _: None, sweep=lambda _: None)
+    nobody = SimpleNamespace(find=lambda _: None, sweep=lambda _: None)
     new: list[tuple[Any, dict[str, Any]]] = [
         (lives_module, {"time": world.clock, "secrets": secrets, "_KEPT_SECONDS": KEPT_SECONDS}),
         (store_module, {"time": world.clock, "secrets": secrets}),

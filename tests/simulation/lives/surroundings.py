@@ -142,7 +142,7 @@ class Registry:
 
     async def noted(self) -> set[str]:
         self.world.visit("redis")
-        return {*self.world.notes, *self.world.streams.of, *self.world.streams.announced}
+        return {*self.world.notes, *self.world.streams.by_life, *self.world.streams.announced}
 
     async def forget(self, key: Key) -> None:
         self.world.visit("redis")
@@ -180,7 +180,7 @@ class LeaderStreams:
     async def create(self, key: Key, epoch: int, channels: Any, *, leader: str) -> None:
         self.world.visit("redis")
         for pair in channels:
-            self.world.streams.of[key][(epoch, *pair)] = deque()
+            self.world.streams.by_life[key][(epoch, *pair)] = deque()
 
     async def drop(self, key: Key, *, before: int) -> int:
         self.world.visit("redis")

@@ -359,7 +359,7 @@ class LivesWorld:
             files = [path for path in self.files.files if path.startswith(f"{life.folder}/")]
             # What was suspended for longer than a life's record is kept may still note something in Redis, once.
             recorded = f"pipelines/{life.name}.{life.number:010d}.json" in self.files.files
-            noted = recorded and (life.key in self.notes or life.key in self.streams.of)
+            noted = recorded and (life.key in self.notes or life.key in self.streams.by_life)
             if life.id in self.ended and (files or noted):
                 raise self.wrong(f"{life.key} has ended, and {files or 'something in Redis'} is left")
             if life.id not in self.ended:

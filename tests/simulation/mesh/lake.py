@@ -103,7 +103,7 @@ class SparkWriter:
         self.pending: Batch | None = None  # applied, to be published
         self.overtaken = False  # by publications before that one, at the last look
         self.to_show: Publication | None = None
-        self.upkeep = world.upkeeping.of(self)
+        self.upkeep = world.upkeeping.begun(self)
 
     def start(self) -> None:
         """Branch from the newest publication on the chain, and repeat the steps that follow from it."""

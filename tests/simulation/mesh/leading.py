@@ -13,9 +13,10 @@ from cutline.services.enumerator.events import (
     JournalRead,
     OpenEpoch,
 )
-from cutline.services.enumerator.leader import EpochOpened, Leader
+from cutline.services.enumerator.leader import Leader
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import request_of
+from cutline.services.enumerator.states import EpochOpened
 from tests.simulation.checks.announced import announced_epoch_is_the_journals
 from tests.simulation.checks.cut import cut_is_consistent
 from tests.simulation.checks.entry import entry_is_sound
@@ -109,7 +110,7 @@ class Leading:
             self.world.count["restore"] += 1
             epoch = self.world.store.journal[base.epoch]
             assert isinstance(epoch, EpochEntry)
-            before = Topology.of(epoch.members.by_role)
+            before = Topology.joined_by(epoch.members.by_role)
             self.world.count["restore with other numbers of members"] += before != order.plan.topology
         self.world.mesh.announced = order.epoch
         for channel in self.world.network.channels.values():

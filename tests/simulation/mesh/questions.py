@@ -15,7 +15,7 @@ from cutline.services.enumerator.events import (
     FindRange,
     PlaceFound,
     RangeFound,
-    SplittingFailed,
+    SplittingOutdated,
     StopFound,
     TableFound,
     TableLockedOut,
@@ -134,8 +134,8 @@ class Questions:
         source = world.source
         if world.goes_wrong("splitting failed", 0.01):
             world.count["splitting failed"] += 1
-            return SplittingFailed(
-                table_id=order.table_id, generation=order.generation, cause=because("definition changed"), restart=True
+            return SplittingOutdated(
+                table_id=order.table_id, generation=order.generation, cause=because("definition changed")
             )
         rows, inside = source.engine.visible[order.table_id], source.reads.inside
         keys = sorted(k for k in rows if inside(order.table_id, k, order.start, None))

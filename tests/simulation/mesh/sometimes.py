@@ -28,20 +28,29 @@ def _asked(reader: Reader, cursor: str) -> bool:
     return cursor in reader.cursors and reader.cursors[cursor].asked
 
 
+def _missing(leader: Leader) -> bool:
+    return leader.state == "gathering" and len(leader.roster.seen) < sum(leader.roster._expected.values())
+
+
+def _doubted(leader: Leader) -> bool:
+    checkpoints = leader.checkpoints
+    return checkpoints.in_flight is not None and checkpoints._doubted_at > checkpoints.led_since > 0.0
+
+
 LEADER: dict[str, State] = {
-    "leader: members are missing": lambda m: m.state == "gathering" and len(m.members) < sum(m._expected.values()),
+    "leader: members are missing": _missing,
     "leader: an epoch is proposed for a command": lambda m: m.state == "proposing" and m.agenda.commanded is not None,
     "leader: it rests after failures": lambda m: m.state == "resting",
     "leader: three epochs failed in a row": lambda m: m.failures >= 3,
     "leader: halted": lambda m: m.state == "halted",
     "leader: stopped": lambda m: m.state == "stopped",
-    "leader: two checkpoints are requested": lambda m: len(m.requests) > 1,
-    "leader: one is requested, and another in flight": lambda m: m.requests and m.in_flight,
-    "leader: members must change, and a checkpoint is in flight": lambda m: m._rescale and m.in_flight,
-    "leader: the source is silent inside a transaction": lambda m: m._inside is not None,
+    "leader: two checkpoints are requested": lambda m: len(m.checkpoints.requests) > 1,
+    "leader: one is requested, and another in flight": lambda m: m.checkpoints.requests and m.checkpoints.in_flight,
+    "leader: members must change, and a checkpoint is in flight": lambda m: m._rescale and m.checkpoints.in_flight,
+    "leader: the source is silent inside a transaction": lambda m: m.checkpoints._inside is not None,
     "leader: an epoch began anew": lambda m: m.anew is not None and m.state == "leading",
-    "leader: the checkpoint at the stop is requested": lambda m: m._last_asked,
-    "leader: a checkpoint is doubted": lambda m: m._doubted_at > m._led_since > 0.0 and m.in_flight,
+    "leader: the checkpoint at the stop is requested": lambda m: m.checkpoints._last_asked,
+    "leader: a checkpoint is doubted": _doubted,
     "leader: two commands are under way": lambda m: len(m.agenda.taken) > 1,
     "leader: a command waits behind another": lambda m: m.agenda.taken and m.agenda.queue,
 }

@@ -64,8 +64,8 @@ def _expire(table: _Table, *, before_ms: int, kept: Collection[int]) -> None:
     held = {*kept, *lake.branches.get(name, {}).values(), *lake.tags.get(name, {}).values()}
     if name in lake.main:
         held.add(lake.main[name].snapshot)
-    for snapshot, (of, at) in list(lake.made.items()):
-        if of == name and snapshot not in held and int(1000 * at) < before_ms:
+    for snapshot, (table_id, at) in list(lake.made.items()):
+        if table_id == name and snapshot not in held and int(1000 * at) < before_ms:
             del lake.made[snapshot], lake.snapshots[snapshot]
             table.world.count["snapshot expired"] += 1
 
@@ -134,7 +134,7 @@ class Upkeeping:
             grace_seconds=self.rng.choice((1.0, 4.0, 15.0)), savepoints=SAVEPOINTS, savepoint_days=None
         )
 
-    def of(self, spark: SparkWriter) -> Upkeep:
+    def begun(self, spark: SparkWriter) -> Upkeep:
         """The upkeep of one start."""
         world: Any = self.world
         nobody: Any = SimpleNamespace(

@@ -21,6 +21,7 @@ class Mutant:
 CHANDY_LAMPORT = "common/mesh/chandy_lamport.py"
 POSITIONS = "common/positions.py"
 LEADER = "services/enumerator/leader.py"
+CHECKPOINTING = "services/enumerator/checkpointing.py"
 ENUMERATOR = "services/enumerator/machine.py"
 TABLES = "services/enumerator/tables.py"
 CHECKPOINTS = "services/enumerator/checkpoints.py"
@@ -83,13 +84,13 @@ MUTANTS = (
     ),
     mutant(
         "a checkpoint in flight outlives its epoch",
-        LEADER,
-        "self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None",
-        "self.process, self.enumerator, self._rescale, self._wanted = None, None, None, None",
+        CHECKPOINTING,
+        "self.ended, self._last_asked, self.in_flight, self._inside = None, False, None, None",
+        "self.ended, self._last_asked, self._inside = None, False, None",
     ),
     mutant(
         "a savepoint that was asked for is forgotten with its epoch",
-        LEADER,
+        CHECKPOINTING,
         "            self.requests.insert(0, self.in_flight[1])",
         "            pass",
         1500,
@@ -309,8 +310,8 @@ MUTANTS = (
     mutant(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
         READING,
-        '            if changes:\n                world.count["keyless',
-        '            if False:\n                world.count["keyless',
+        "            rests = not (KINDS[split.table_id].keyless and",
+        "            rests = not (False and",
     ),
     Mutant(
         "main moves by the journal as it was when the Spark writer started",
@@ -346,7 +347,7 @@ MUTANTS = (
     mutant(
         "a checkpoint forgives a loss that the next epoch will meet again",
         LEADER,
-        "if now - self._led_since > MENDED_SECONDS:",
+        "if now - self.checkpoints.led_since > MENDED_SECONDS:",
         "if True:",
         seeds=60,
         first=9430,
@@ -422,16 +423,16 @@ MUTANTS = (
     ),
     mutant(
         "a checkpoint begun before the stop is taken for the last one",
-        LEADER,
+        CHECKPOINTING,
         "        if self.in_flight[1] == THE_STOP:\n",
-        "        if self.enumerator and self.enumerator.ended:\n",
+        "        if self._last_asked:\n",
         feature="stop",
     ),
     mutant(
         "checkpoints go on after the last one",
-        LEADER,
-        "        due = not self._ending and not ended and now",
-        "        due = not self._ending and now",
+        CHECKPOINTING,
+        "        due = not self.ending and not ended and now",
+        "        due = not self.ending and now",
         feature="stop",
     ),
     mutant(

@@ -3,7 +3,7 @@ or a file of unit tests must notice each."""
 
 from __future__ import annotations
 
-from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mutant, mutant
+from tests.simulation.mutants import CHECKPOINTING, CHECKPOINTS, ENUMERATOR, LEADER, READER, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
 RECEIVER = "common/mesh/receiver.py"
@@ -56,7 +56,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the last savepoint of one `cutline run` ends the checkpoints of every mesh",
-        ((LEADER, "or (run is not None and run == self._part_of)", "or run is not None"),),
+        ((CHECKPOINTING, "or (run is not None and run == self._part_of)", "or run is not None"),),
         tests="test_agenda*.py",
     ),
     Mutant(
@@ -77,8 +77,9 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a command that a checkpoint has, or may have, is cancelled",
-        ((AGENDA, "        return kept or command.n == self.entered or leader.may_have(command)\n",
-          "        return command.n == self.entered\n"),),
+        ((AGENDA, "        return leader.checkpoints.may_have(command.n, in_part=in_part, leads=leader.leads)\n",
+          "        return False\n"),
+         (AGENDA, "(in_part and command.n <= self.kept):", "False:")),
         tests="test_agenda*.py",
     ),
     Mutant(
@@ -110,9 +111,9 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     mutant(
         "a leader whose checkpoint does not come says nothing",
-        LEADER,
-        "case LeaderState.LEADING if self.in_flight is not None and",
-        "case LeaderState.LEADING if self.in_flight is None and",
+        CHECKPOINTING,
+        "        if self.in_flight is not None and now - self.started_at > DOUBT_SECONDS:",
+        "        if self.in_flight is None and now - self.started_at > DOUBT_SECONDS:",
         600,
     ),
     Mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants import (
     BATCHES,
+    CHECKPOINTING,
     ENUMERATOR,
     LEADER,
     READER,
@@ -410,8 +411,8 @@ UNITS = (
     ),
     unit(
         "a savepoint is cancelled while its slow entry may still come",
-        LEADER,
-        "        if self._ordered is not None and event.tail >= self._ordered[0]:\n            self._ordered = None\n",
+        CHECKPOINTING,
+        "        if self._ordered is not None and tail >= self._ordered.slot:\n            self._ordered = None\n",
         "        self._ordered = None\n",
         "test_agenda_cancelling.py::"
         "test_what_a_checkpoint_may_have_is_not_cancelled_while_its_slow_entry_may_still_take_its_slot",
@@ -419,7 +420,7 @@ UNITS = (
     unit(
         "a pipeline that has ended takes checkpoints for services that come and go",
         LEADER,
-        "        if self._rescale and self.ended is not None:\n",
+        "        if self._rescale and checkpoints.ended is not None:\n",
         "        if False:\n",
         "test_leader_checkpoints.py::"
         "test_after_the_stop_a_new_service_changes_nothing_and_one_that_leaves_is_let_go_without_a_checkpoint",

@@ -1,9 +1,9 @@
 // Every live operation: what it is called, when it is possible, what it will do, and the call that asks for it.
 import { pipelinePath } from "./api.js";
 import { RULES } from "./rules.js";
-import { count, label, plural, span } from "./format.js";
+import { label, plural, span } from "./format.js";
 
-export const ROLES = ["viewer", "operator", "admin"];
+const ROLES = ["viewer", "operator", "admin"];
 export const may = (me, role) => ROLES.indexOf(me?.role ?? "viewer") >= ROLES.indexOf(role);
 
 const at = (context, rest) => pipelinePath(context.pipeline.name, rest);

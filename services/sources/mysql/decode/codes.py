@@ -55,8 +55,8 @@ P_PAIR, P_TRIPLE, P_AMBIGUOUS = -1, -2, -3
 M_OP, M_SEQ, M_FILE, M_POS, M_ROW, M_GTID, M_TS, M_COUNT = range(8)
 
 OP_INSERT, OP_UPDATE, OP_DELETE, OP_BEFORE, OP_TRUNCATE = range(5)
-OPS = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.BEFORE, Op.TRUNCATE)
-"""The dictionary of `_op`."""
+OPS = tuple(op.value for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.BEFORE, Op.TRUNCATE))
+"""The dictionary of `_op`, as plain strings: compiled code takes no subclass of `str` for one."""
 
 J_SMALL_OBJECT, J_LARGE_OBJECT, J_SMALL_ARRAY, J_LARGE_ARRAY, J_LITERAL = range(5)
 J_INT16, J_UINT16, J_INT32, J_UINT32, J_INT64, J_UINT64, J_DOUBLE, J_STRING, J_OPAQUE = *range(5, 13), 15

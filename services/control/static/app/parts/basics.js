@@ -1,5 +1,5 @@
 // Small parts: badges, bars, buttons, notices, numbers, menus, tabs.
-import { clock, count, plural, UNKNOWN } from "../format.js";
+import { clock, count, UNKNOWN } from "../format.js";
 import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon, Shape } from "../icons.js";
 import { PHASES } from "../rules.js";
@@ -69,6 +69,9 @@ const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + t
 
 /** What a pipeline waits for, and why it takes so long. */
 export const waitOf = ({ what, cause }) => (cause ? `${what}: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : what);
+
+/** A cause of the API, {sentence, remedy}, as sentences. */
+export const causeText = (cause) => because({ cause: cause.sentence, remedy: cause.remedy });
 
 /** Cause and remedy of a table or command, as sentences. */
 export const because = ({ cause, remedy }) => [cause, remedy].filter(Boolean).map(sentence).join(" ");
@@ -166,5 +169,3 @@ export function Tabs({ label, tabs, current }) {
       ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}>${tab.text}${tab.count ? html`<span class="count ${tab.bad ? "bad" : ""}">${count(tab.count)}</span>` : null}</a>`)}
     </nav>`;
 }
-
-export const tablesText = (number) => plural(number, "table");

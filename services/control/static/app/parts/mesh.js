@@ -1,5 +1,5 @@
 // The mesh as a live picture: services as boxes, channels as lines whose width and speed show their bytes a second.
-import { bytes, short } from "../format.js";
+import { bytes } from "../format.js";
 import { useWidth } from "../hooks.js";
 import { html, useRef } from "../html.js";
 
@@ -106,5 +106,3 @@ const Node = ({ node, at, box }) => at && html`
   </g>`;
 
 const fitted = (text, width, per) => (text.length * per > width ? `${text.slice(0, Math.max(1, Math.floor(width / per) - 1))}…` : text);
-
-export const rowsNote = (rate) => (rate ? `${short(rate)} rows/s` : "idle");

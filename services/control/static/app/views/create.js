@@ -1,6 +1,6 @@
 // A new pipeline: source and its test, the tables found, the lake, settings with the API's own descriptions, the plan, the start.
 import { act, get } from "../api.js";
-import { count, plural, yaml } from "../format.js";
+import { plural, yaml } from "../format.js";
 import { go, link } from "../hooks.js";
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { Icon } from "../icons.js";
