@@ -17,13 +17,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.journal.plan import Staged
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
-from cutline.spark_writer.sinks.iceberg.columns import Layout
-from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.conftest import FULL
 from tests.support.spark_bench import EVERYWHERE, Row, SparkBench, T, U, newest, order, same, stock
 
@@ -145,11 +142,6 @@ def test_every_snapshot_that_an_expiry_retains_is_read_whole(
                 table.java.manageSnapshots().removeTag(name).commit()
         expire_now(incarnation, monkeypatch, draw.choice([-1.0, -1.0, draw.random() * (time.time() - began)]))
         whole(bench)
-
-
-def adopt_in_place(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> list[Any]:
-    """How Cutline adopted a chunk file before the lake had names of its own for them."""
-    return [table.data_file(store.location(staged.record.path))]
 
 
 def in_store(bench: SparkBench) -> list[str]:
