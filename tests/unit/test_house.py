@@ -105,8 +105,7 @@ EXCEPTED: dict[str, dict[str, str]] = {
 SPLIT = "to be split by subject"
 STATE = "to be split along its two subjects, as its file"
 CLOCK = "waits a time to show that nothing happens: to be a clock that the test moves"
-NAME = "renamed when its callers are next changed"
-WRAP = "to be wrapped by a formatter"
+WRAP = "to be wrapped: `make check-js` names them"
 
 LEFT: dict[str, dict[str, str]] = {
     "function": {
