@@ -2,6 +2,7 @@
 #
 #   make setup      Debian packages, virtual environment, compiled modules, Spark's jars, test servers (fast when done)
 #   make check      ruff, and mypy --strict on the product, the bench and the demo
+#   make check-js   Biome on the dashboard's modules (biome.json)
 #   make audit      known vulnerabilities of the packages that a user installs (needs the network; says so and passes without it)
 #   make unit       the unit tests; need no server and no jar, only the virtual environment; under a minute
 #   make integration  the tests on real servers and a real Spark
@@ -54,7 +55,7 @@ SUITES := tests/browser tests/integration tests/simulation tests/unit
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests map causes wheels clean \
+.PHONY: setup check check-js audit unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full $(FULL_PARTS:%/5=test-full-part-%) bare test-pythons manifests map causes wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -190,6 +191,9 @@ pytest = ended=5; \
 check: $(VENV)/.built
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer -p tools.bench -p tests.acceptance
+
+check-js: $(VENV)/.extra-js
+	$(VENV)/bin/biome ci
 
 audit: $(VENV)/.packages
 	@$(PY) -m tools.audit

@@ -24,7 +24,7 @@ from packaging.version import Version
 
 PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
-FOR_DEVELOPERS = frozenset({"dev", "wheels", "full", "fuzz", "peers"})
+FOR_DEVELOPERS = frozenset({"dev", "wheels", "full", "fuzz", "js", "peers"})
 """Extras that no user installs."""
 
 ACCEPTED: Mapping[str, str] = {}

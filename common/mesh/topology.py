@@ -56,7 +56,7 @@ class Topology:
     roles: tuple[Role, ...] = ROLES
 
     @classmethod
-    def of(cls, by_role: Mapping[str, Sized], roles: tuple[Role, ...] = ROLES) -> Topology:
+    def joined_by(cls, by_role: Mapping[str, Sized], roles: tuple[Role, ...] = ROLES) -> Topology:
         """The topology of an epoch with these services."""
         return cls({role.name: len(by_role[role.name]) for role in roles}, roles)
 

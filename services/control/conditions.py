@@ -22,11 +22,11 @@ class Samples:
         for name, labels, value in samples:
             self._by_name.setdefault(name, {})[tuple(sorted(labels.items()))] = value
 
-    def of(self, name: str) -> Iterator[tuple[Labels, float]]:
+    def series(self, name: str) -> Iterator[tuple[Labels, float]]:
         """Yield the labels and the value of each series of a metric."""
         yield from self._by_name.get(name, {}).items()
 
-    def one(self, name: str, **labels: str) -> float | None:
+    def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the series with exactly these labels; None if there is none."""
         return self._by_name.get(name, {}).get(tuple(sorted(labels.items())))
 
@@ -49,46 +49,46 @@ class Condition:
 
 
 def _where(name: str, holds: Callable[[float], bool]) -> Callable[[Samples], list[Labels]]:
-    return lambda samples: [labels for labels, value in samples.of(name) if holds(value)]
+    return lambda samples: [labels for labels, value in samples.series(name) if holds(value)]
 
 
 def _checkpoint_overdue(samples: Samples) -> Iterator[Labels]:
-    for labels, age in samples.of("cutline_checkpoint_age_seconds"):
+    for labels, age in samples.series("cutline_checkpoint_age_seconds"):
         pipeline = dict(labels)["pipeline"]
-        interval = samples.one("cutline_checkpoint_interval_seconds", pipeline=pipeline)
-        runs = samples.one("cutline_mode", pipeline=pipeline, mode="running") == 1
-        halted = samples.one("cutline_halted", pipeline=pipeline) == 1
+        interval = samples.value("cutline_checkpoint_interval_seconds", pipeline=pipeline)
+        runs = samples.value("cutline_mode", pipeline=pipeline, mode="running") == 1
+        halted = samples.value("cutline_halted", pipeline=pipeline) == 1
         if interval is not None and runs and not halted and age > 60 + 10 * interval:
             yield labels
 
 
 def _publication_overdue(samples: Samples) -> Iterator[Labels]:
-    for labels, published in samples.of("cutline_publication"):
+    for labels, published in samples.series("cutline_publication"):
         pipeline = dict(labels)["pipeline"]
-        newest = samples.one("cutline_checkpoint", pipeline=pipeline)
-        age = samples.one("cutline_publication_age_seconds", pipeline=pipeline)
-        interval = samples.one("cutline_checkpoint_interval_seconds", pipeline=pipeline)
+        newest = samples.value("cutline_checkpoint", pipeline=pipeline)
+        age = samples.value("cutline_publication_age_seconds", pipeline=pipeline)
+        interval = samples.value("cutline_checkpoint_interval_seconds", pipeline=pipeline)
         if None not in (newest, age, interval) and published < newest and age > 300 + 30 * interval:  # type: ignore
             yield labels
 
 
 def _purge_near(samples: Samples) -> Iterator[Labels]:
-    for labels, left in samples.of("cutline_binlog_left_seconds"):
-        retention = samples.one("cutline_binlog_retention_seconds", pipeline=dict(labels)["pipeline"])
+    for labels, left in samples.series("cutline_binlog_left_seconds"):
+        retention = samples.value("cutline_binlog_retention_seconds", pipeline=dict(labels)["pipeline"])
         if retention is not None and left <= 0.25 * retention:
             yield labels
 
 
 def _disk_nearly_full(samples: Samples) -> Iterator[Labels]:
-    for labels, free in samples.of("cutline_disk_free_bytes"):
-        size = samples.one("cutline_disk_size_bytes", **dict(labels))
+    for labels, free in samples.series("cutline_disk_free_bytes"):
+        size = samples.value("cutline_disk_size_bytes", **dict(labels))
         if size and free / size < 0.1:
             yield labels
 
 
 def _redis_nearly_full(samples: Samples) -> Iterator[Labels]:
-    for labels, used in samples.of("cutline_redis_memory_used_bytes"):
-        limit = samples.one("cutline_redis_memory_limit_bytes")
+    for labels, used in samples.series("cutline_redis_memory_used_bytes"):
+        limit = samples.value("cutline_redis_memory_limit_bytes")
         if limit and used / limit > 0.9:
             yield labels
 

@@ -50,9 +50,9 @@ class Job(Protocol):
 def jobs_of(environment: Environment, redis: Redis, store: Store) -> list[Job]:
     """Return the jobs that the settings ask for. ConfigError if one needs packages that are not installed."""
     jobs: list[Job | None] = [
-        Webhook.of(environment, redis),
-        Lineage.of(environment, redis, store),
-        Traces.of(environment, store),
+        Webhook.configured(environment, redis),
+        Lineage.configured(environment, redis, store),
+        Traces.configured(environment, store),
     ]
     return [job for job in jobs if job is not None]
 

@@ -50,7 +50,7 @@ class TableRows:
         self._rows: dict[Key, Rows] = {}
         self._making: dict[Key, asyncio.Task[Rows]] = {}
 
-    async def of(self, watch: PipelineWatch) -> Rows:
+    async def read(self, watch: PipelineWatch) -> Rows:
         """The rows as of a status of this moment, nearly. Raises Unavailable if Redis does not answer."""
         key, now = watch.store.key, time.time()
         known = self._rows.get(key)

@@ -109,7 +109,7 @@ class Traces:
         self._waiting: list[Any] = []  # spans that are not taken yet
 
     @classmethod
-    def of(cls, environment: Environment, store: Store) -> Traces | None:
+    def configured(cls, environment: Environment, store: Store) -> Traces | None:
         """Return the sender of the settings, None if there is none."""
         return None if environment.traces_url is None else cls(environment.traces_url, store)
 

@@ -156,7 +156,7 @@ class Watches:
         self._registry, self._store = registry, store
         self._watches: dict[Key, PipelineWatch] = {}
 
-    def of(self, pipeline: PipelineStore) -> PipelineWatch:
+    def find(self, pipeline: PipelineStore) -> PipelineWatch:
         """The watch of a defined pipeline. Of another one that had its name nothing is known here."""
         found = self._watches.get(pipeline.key)
         if found is None:

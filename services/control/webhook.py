@@ -48,7 +48,7 @@ class Webhook:
         self._posting: asyncio.Task[None] | None = None
 
     @classmethod
-    def of(cls, environment: Environment, redis: Redis) -> Webhook | None:
+    def configured(cls, environment: Environment, redis: Redis) -> Webhook | None:
         """Return the webhook of the settings, None if there is none."""
         if environment.webhook_url is None:
             return None

@@ -80,10 +80,10 @@ def fixed_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[s
     changed = []
     for name in FIXED:
         *above, last = name.split(".")
-        one, other = before, after
+        old, new = before, after
         for key in above:
-            one, other = one.get(key) or {}, other.get(key) or {}
-        if one.get(last) != other.get(last):
+            old, new = old.get(key) or {}, new.get(key) or {}
+        if old.get(last) != new.get(last):
             changed.append(name)
     return changed
 

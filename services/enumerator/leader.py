@@ -461,7 +461,7 @@ class Leader:
 
     def _plan(self) -> Plan:
         return Plan(
-            topology=Topology.of(self.roster.chosen, self.roster.roles),
+            topology=Topology.joined_by(self.roster.chosen, self.roster.roles),
             chunk_rows=self.settings.chunk_rows,
             exact=self.settings.exact,
             quarantine_changed=self.settings.quarantine_changed,

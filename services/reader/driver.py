@@ -88,7 +88,7 @@ class ReaderDriver:
         self.host, self.ports, self.store, self.epoch = host, host.ports, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
         self.name = member_name(READER, index)
-        topology = Topology.of(entry.members.by_role)
+        topology = Topology.joined_by(entry.members.by_role)
         unsaved = Unsaved(self.config.checkpoint.max_unsaved_bytes // topology.counts[READER.name], base=entry.base)
         self.machine = Reader(name=self.name, writers=topology.named(WRITER), stream=index == 0, unsaved=unsaved)
         if index == 0 and entry.base is not None:

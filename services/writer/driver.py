@@ -35,7 +35,7 @@ class WriterDriver:
         self.host, self.ports, self.store = host, host.ports, store
         self.files, self.rows = files, rows
         epoch = self.epoch = entry.slot
-        topology = Topology.of(entry.members.by_role)
+        topology = Topology.joined_by(entry.members.by_role)
         name = self.name = member_name(WRITER, index)
         self.process = Process(
             Writer(),

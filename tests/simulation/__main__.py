@@ -27,9 +27,10 @@ from tests.simulation.shrinking import run_world, shrink
 from tests.simulation.storage.world import StoreWorld
 
 WORLDS: dict[str, Any] = {
-    "mesh": World, "stream": StreamWorld, "store": StoreWorld, "channels": ChannelWorld, "lives": LivesWorld,
+    "mesh": World, "driven": partial(World, driven=frozenset({"reader", "writer"})), "stream": StreamWorld,
+    "store": StoreWorld, "channels": ChannelWorld, "lives": LivesWorld,
 }  # fmt: skip
-EVERY = {"mesh": 1, "stream": 2, "store": 4, "channels": 4, "lives": 25}
+EVERY = {"mesh": 1, "driven": 8, "stream": 2, "store": 4, "channels": 4, "lives": 25}
 """In a sweep of all worlds, every how many seeds have this one; in a sweep of one world each seed has it."""
 SEEDS = 2000
 ENFORCED_SEEDS = 1000  # from so many seeds on, a counter that stays 0 fails the sweep
@@ -100,7 +101,8 @@ def sweep(
     """All seeds from `first` on, or only those whose worlds have `feature`; `stop`: end at the first that fails."""
     count: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
-    numbers = [n for n in range(first, first + seeds) if feature is None or getattr(Shape.of(n), feature) is not None]
+    drawn = range(first, first + seeds)
+    numbers = [n for n in drawn if feature is None or getattr(Shape.from_seed(n), feature) is not None]
     pool = multiprocessing.get_context("fork").Pool(jobs) if jobs > 1 else None
     try:
         run = partial(run_seed, worlds=worlds)

@@ -307,6 +307,15 @@ CHANNELS = tuple(
         "tail of a stream lost",
     )
 )
+DRIVEN = (
+    "driven reader gave up an epoch",
+    "driven reader joined an epoch",
+    "driven writer gave up an epoch",
+    "driven writer joined an epoch",
+    "driven: a blocking call failed",
+    "driven: a cursor was refused",
+    "driven: chunk begun",
+)
 LIVES = tuple(
     f"lives: {situation}"
     for situation in (
@@ -343,4 +352,4 @@ LIVES = tuple(
         "writer suspended",
     )
 )
-BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *COMMANDS, *STREAM, *STORE, *CHANNELS, *LIVES)
+BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *COMMANDS, *STREAM, *STORE, *CHANNELS, *DRIVEN, *LIVES)

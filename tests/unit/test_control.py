@@ -326,7 +326,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     deleted and defined again: the events are those of the new one only."""
     shop = store.pipeline("shop")
     watches = Watches(cast(Registry, registry), store)
-    watch = watches.of(shop)
+    watch = watches.find(shop)
     before = (await watch.history()).place
     shop.commands.add("pause", {}, by="anna", now=1.0)
     shop.commands.put_outcome(Outcome(n=1, state="done", at=9.0, orders=Orders()))
@@ -354,7 +354,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     watch.window._listed_at = float("-inf")
     await asyncio.sleep(STORE_SECONDS)
     assert (await watch.history()).all() == []
-    assert ["anew" in event.text for event in (await watches.of(again).history()).all()] == [True]
+    assert ["anew" in event.text for event in (await watches.find(again).history()).all()] == [True]
 
 
 @pytest.mark.parametrize("path", ["", "/tables", "/splits", "/checkpoints", "/events"])

@@ -128,13 +128,13 @@ def test_deleted_rows_are_kept_up_to_a_limit_and_read_again_beyond(tmp_path: Pat
     vectors = write_vectors(f"{tmp_path}/v.puffin", named)
     known = DeadRows(vectors[0].length + vectors[1].length)
     for vector in (*vectors, vectors[1]):
-        assert known.of(vector) == bitmap_of(named[vector.data_file])
+        assert known.deleted(vector) == bitmap_of(named[vector.data_file])
     assert known.bytes <= vectors[0].length + vectors[1].length
     (tmp_path / "v.puffin").unlink()
-    assert known.of(vectors[1]) == bitmap_of(named["b.parquet"])
+    assert known.deleted(vectors[1]) == bitmap_of(named["b.parquet"])
     with pytest.raises(FileLost, match="missing"):
-        known.of(vectors[0])
-    assert not known.of(None)
+        known.deleted(vectors[0])
+    assert not known.deleted(None)
 
 
 def test_the_living_of_sorted_positions_are_those_that_are_not_dead() -> None:

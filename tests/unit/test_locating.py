@@ -69,7 +69,7 @@ class Lake:
         self.index = self.restarted()
 
     def restarted(self) -> KeyIndex:
-        self.index = KeyIndexes(self.store.index_files()).of("shop.orders")
+        self.index = KeyIndexes(self.store.index_files()).find("shop.orders")
         for path, file in self.files.items():
             self.files[path] = DataFile(path=path, rows=file.rows, size=file.size)
         return self.index
@@ -435,7 +435,7 @@ def test_the_sweep_removes_indexes_of_tables_that_are_gone_and_files_that_no_ind
     files.write(f"{key_index.table_part('shop.other')}.00.keys", [b"x"])
     files.write(f"{key_index.table_part('shop.orders')}.00.keys", [b"x"])
     indexes = KeyIndexes(files)
-    indexes.of("shop.orders")
+    indexes.find("shop.orders")
     indexes.sweep({"shop.orders"})
     assert len(lake.names()) == len(used) + 1  # an index that is not open yet may use them all
     indexes._known["shop.orders"] = lake.index
@@ -481,7 +481,7 @@ def test_0_and_minus_0_are_one_key(tmp_path: Path, kind: pa.DataType, indexed: b
     fields = [pa.field("k", kind, metadata={FIELD_ID: "1"}), pa.field("n", pa.string(), metadata={FIELD_ID: "2"})]
     pq.write_table(pa.Table.from_arrays([pa.array(values, kind), pa.array(names)], schema=pa.schema(fields)), path)
     files = {path: DataFile(path=path, rows=4, size=1)}
-    index = KeyIndexes(records.begun(f"file://{tmp_path}/store").index_files()).of("shop.orders")
+    index = KeyIndexes(records.begun(f"file://{tmp_path}/store").index_files()).find("shop.orders")
     wanted = {0.0: "a", 2.0: "b"} if composite else {-0.0: "", 2.0: ""}
     keys = pa.table({"k0": pa.array(list(wanted), kind)})
     if composite:

@@ -111,7 +111,7 @@ def _given(query: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in query.items() if value is not None}
 
 
-def _of(pipeline: str, *parts: str | int) -> str:
+def _path(pipeline: str, *parts: str | int) -> str:
     return "/".join(["/v1/pipelines", *(quoted(str(part)) for part in (pipeline, *parts))])
 
 
@@ -230,7 +230,7 @@ def pipelines(*, tag: str | None = None, limit: int | None = None, cursor: str |
 
 def pipeline(pipeline: str, *, wait: float = 0.0) -> Call[Pipeline]:
     """One pipeline; with `wait` (seconds), once it has changed."""
-    return _waiting(_get(Pipeline, _of(pipeline)), wait)
+    return _waiting(_get(Pipeline, _path(pipeline)), wait)
 
 
 def create_pipeline(definition: Definition) -> Call[Pipeline]:
@@ -245,14 +245,14 @@ def plan_pipeline(definition: Definition) -> Call[Plan]:
 
 def plan_change(pipeline: str, definition: Definition) -> Call[Plan]:
     """What a new definition, or a merge patch of it, would do."""
-    return Call(method="POST", path=_of(pipeline, "plan"), read=_PLAN, body=definition)
+    return Call(method="POST", path=_path(pipeline, "plan"), read=_PLAN, body=definition)
 
 
 def replace_pipeline(
     pipeline: str, definition: Definition, *, if_match: str | None = None, wait: float = 0.0, key: str | None = None
 ) -> Flow[Command]:
     """Replace the definition; `if_match`: only if the pipeline still has this ETag."""
-    return _command("PUT", _of(pipeline), definition, wait=wait, key=key, headers=_if_match(if_match))
+    return _command("PUT", _path(pipeline), definition, wait=wait, key=key, headers=_if_match(if_match))
 
 
 def patch_pipeline(
@@ -260,7 +260,7 @@ def patch_pipeline(
 ) -> Flow[Command]:
     """Change parts of the definition by a merge patch (RFC 7396)."""
     headers = {"Content-Type": "application/merge-patch+json", **_if_match(if_match)}
-    return _command("PATCH", _of(pipeline), patch, wait=wait, key=key, headers=headers)
+    return _command("PATCH", _path(pipeline), patch, wait=wait, key=key, headers=headers)
 
 
 def _if_match(tag: str | None) -> dict[str, str]:
@@ -269,27 +269,27 @@ def _if_match(tag: str | None) -> dict[str, str]:
 
 def delete_pipeline(pipeline: str, *, purge: bool = False, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Delete a pipeline with all that the store has of it; `purge`: its lake tables too."""
-    return _command("DELETE", _of(pipeline), wait=wait, key=key, query={"purge": "true"} if purge else {})
+    return _command("DELETE", _path(pipeline), wait=wait, key=key, query={"purge": "true"} if purge else {})
 
 
 def leave_lake(pipeline: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """End the purge of a pipeline that is being deleted: its lake tables stay as they are."""
-    return _command("POST", _of(pipeline, "leave-lake"), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "leave-lake"), wait=wait, key=key)
 
 
 def versions(pipeline: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Version]]:
     """A page of the versions of the definition, oldest first."""
-    return _list(Version, _of(pipeline, "versions"), {"limit": limit, "cursor": cursor})
+    return _list(Version, _path(pipeline, "versions"), {"limit": limit, "cursor": cursor})
 
 
 def version(pipeline: str, version: int) -> Call[Version]:
     """One version of the definition, with its content."""
-    return _get(Version, _of(pipeline, "versions", version))
+    return _get(Version, _path(pipeline, "versions", version))
 
 
 def restore_version(pipeline: str, version: int, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Bring an old version back, as a new one."""
-    return _command("POST", _of(pipeline, "versions", version, "restore"), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "versions", version, "restore"), wait=wait, key=key)
 
 
 # Live operations
@@ -297,37 +297,37 @@ def restore_version(pipeline: str, version: int, *, wait: float = 0.0, key: str 
 
 def pause(pipeline: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Pause a pipeline."""
-    return _command("POST", _of(pipeline, "pause"), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "pause"), wait=wait, key=key)
 
 
 def resume(pipeline: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Resume a paused pipeline."""
-    return _command("POST", _of(pipeline, "resume"), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "resume"), wait=wait, key=key)
 
 
 def stop(pipeline: str, *, savepoint: str | None = None, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Stop a pipeline with a savepoint, of this name."""
-    return _command("POST", _of(pipeline, "stop"), {"savepoint": savepoint}, wait=wait, key=key)
+    return _command("POST", _path(pipeline, "stop"), {"savepoint": savepoint}, wait=wait, key=key)
 
 
 def start(pipeline: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Start a stopped pipeline."""
-    return _command("POST", _of(pipeline, "start"), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "start"), wait=wait, key=key)
 
 
 def restore(pipeline: str, checkpoint: int, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Go back to a checkpoint or savepoint."""
-    return _command("POST", _of(pipeline, "restore"), {"checkpoint": checkpoint}, wait=wait, key=key)
+    return _command("POST", _path(pipeline, "restore"), {"checkpoint": checkpoint}, wait=wait, key=key)
 
 
 def read_again(pipeline: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Read every table again from its beginning; also of a pipeline that halted."""
-    return _command("POST", _of(pipeline, "read-again"), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "read-again"), wait=wait, key=key)
 
 
 def limits(pipeline: str) -> Call[Limits]:
     """How fast the pipeline may read chunks."""
-    return _get(Limits, _of(pipeline, "limits"))
+    return _get(Limits, _path(pipeline, "limits"))
 
 
 def set_limits(
@@ -340,27 +340,27 @@ def set_limits(
 ) -> Flow[Command]:
     """Limit how fast the pipeline reads chunks; a limit that is not given is lifted."""
     body = {"rows_per_second": rows_per_second, "bytes_per_second": bytes_per_second}
-    return _command("PUT", _of(pipeline, "limits"), body, wait=wait, key=key)
+    return _command("PUT", _path(pipeline, "limits"), body, wait=wait, key=key)
 
 
 def command(pipeline: str, number: int, *, wait: float = 0.0) -> Call[Command]:
     """One command; with `wait` (seconds), once it is finished, or as it is then."""
-    return _waiting(_get(Command, _of(pipeline, "commands", number)), wait)
+    return _waiting(_get(Command, _path(pipeline, "commands", number)), wait)
 
 
 def commands(pipeline: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Command]]:
     """A page of the commands, newest first."""
-    return _list(Command, _of(pipeline, "commands"), {"limit": limit, "cursor": cursor})
+    return _list(Command, _path(pipeline, "commands"), {"limit": limit, "cursor": cursor})
 
 
 def cancel_command(pipeline: str, number: int, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Cancel a command that has no effect yet that lasts."""
-    return _command("POST", _of(pipeline, "commands", number, "cancel"), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "commands", number, "cancel"), wait=wait, key=key)
 
 
 def wait_for_command(pipeline: str, number: int, *, wait: float = 60.0) -> Flow[Command]:
     """Return a command once it is done. Raises CommandFailed if it is refused or fails, TimedOut after `wait` s."""
-    look = _get(Command, _of(pipeline, "commands", number))
+    look = _get(Command, _path(pipeline, "commands", number))
     command = yield from _finished(look, pipeline, time.monotonic() + wait)
     _raise_if_failed(command)
     return command
@@ -371,34 +371,34 @@ def wait_for_command(pipeline: str, number: int, *, wait: float = 60.0) -> Flow[
 
 def checkpoints(pipeline: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Checkpoint]]:
     """A page of the checkpoints, newest first."""
-    return _list(Checkpoint, _of(pipeline, "checkpoints"), {"limit": limit, "cursor": cursor})
+    return _list(Checkpoint, _path(pipeline, "checkpoints"), {"limit": limit, "cursor": cursor})
 
 
 def checkpoint(pipeline: str, number: int) -> Call[Checkpoint]:
     """One checkpoint, with the tables that staged most."""
-    return _get(Checkpoint, _of(pipeline, "checkpoints", number))
+    return _get(Checkpoint, _path(pipeline, "checkpoints", number))
 
 
 def take_checkpoint(pipeline: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Take a checkpoint now."""
-    return _command("POST", _of(pipeline, "checkpoints"), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "checkpoints"), wait=wait, key=key)
 
 
 def savepoints(pipeline: str) -> Call[list[Savepoint]]:
     """The savepoints, newest first."""
-    return _get(list[Savepoint], _of(pipeline, "savepoints"))
+    return _get(list[Savepoint], _path(pipeline, "savepoints"))
 
 
 def take_savepoint(
     pipeline: str, name: str | None = None, *, wait: float = 0.0, key: str | None = None
 ) -> Flow[Command]:
     """Take a savepoint, with a name."""
-    return _command("POST", _of(pipeline, "savepoints"), {"name": name}, wait=wait, key=key)
+    return _command("POST", _path(pipeline, "savepoints"), {"name": name}, wait=wait, key=key)
 
 
 def delete_savepoint(pipeline: str, number: int, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Delete a savepoint; the checkpoint's number names it."""
-    return _command("DELETE", _of(pipeline, "savepoints", number), wait=wait, key=key)
+    return _command("DELETE", _path(pipeline, "savepoints", number), wait=wait, key=key)
 
 
 # Tables
@@ -414,22 +414,22 @@ def tables(
 ) -> Call[Page[Table]]:
     """A page of the captured tables; `phase`: only these (commas between), `q`: a part of the name."""
     query = {"phase": phase, "q": q, "limit": limit, "cursor": cursor}
-    return _list(Table, _of(pipeline, "tables"), query)
+    return _list(Table, _path(pipeline, "tables"), query)
 
 
 def table(pipeline: str, table: str, *, wait: float = 0.0) -> Call[Table]:
     """One table; with `wait` (seconds), once it has changed."""
-    return _waiting(_get(Table, _of(pipeline, "tables", table)), wait)
+    return _waiting(_get(Table, _path(pipeline, "tables", table)), wait)
 
 
 def add_table(pipeline: str, table: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Add a table, with its history."""
-    return _command("POST", _of(pipeline, "tables"), {"table": table}, wait=wait, key=key)
+    return _command("POST", _path(pipeline, "tables"), {"table": table}, wait=wait, key=key)
 
 
 def remove_table(pipeline: str, table: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
     """Remove a table from the pipeline; the lake table stays."""
-    return _command("DELETE", _of(pipeline, "tables", table), wait=wait, key=key)
+    return _command("DELETE", _path(pipeline, "tables", table), wait=wait, key=key)
 
 
 def order_table(
@@ -437,7 +437,7 @@ def order_table(
 ) -> Flow[Command]:
     """Give an order about a table: `pause`, `resume`, `read-again`, `retry`, `forget`, `cancel`; `operations` has what
     each does, and when it is possible."""
-    return _command("POST", _of(pipeline, "tables", table, order), wait=wait, key=key)
+    return _command("POST", _path(pipeline, "tables", table, order), wait=wait, key=key)
 
 
 def choose_lake(
@@ -452,22 +452,22 @@ def choose_lake(
     """Accept, or overwrite, the commits of others for which a table is quarantined; `seen`: those that the table's
     `seen` named when one looked at it."""
     body = {"choice": choice, "seen": seen}
-    return _command("POST", _of(pipeline, "tables", table, "lake"), body, wait=wait, key=key)
+    return _command("POST", _path(pipeline, "tables", table, "lake"), body, wait=wait, key=key)
 
 
 def schemas(pipeline: str, table: str) -> Call[list[Schema]]:
     """The schemas that a table has had lately, newest first."""
-    return _get(list[Schema], _of(pipeline, "tables", table, "schemas"))
+    return _get(list[Schema], _path(pipeline, "tables", table, "schemas"))
 
 
 def grid(pipeline: str, table: str) -> Call[Grid]:
     """The state of every chunk of a table's snapshot."""
-    return _get(Grid, _of(pipeline, "tables", table, "splits"))
+    return _get(Grid, _path(pipeline, "tables", table, "splits"))
 
 
 def splits(pipeline: str) -> Call[list[Splits]]:
     """How many chunks of each table have been read."""
-    return _get(list[Splits], _of(pipeline, "splits"))
+    return _get(list[Splits], _path(pipeline, "splits"))
 
 
 # The mesh, the lake, the journal
@@ -475,32 +475,32 @@ def splits(pipeline: str) -> Call[list[Splits]]:
 
 def channels(pipeline: str) -> Call[list[Channel]]:
     """The channels of the mesh."""
-    return _get(list[Channel], _of(pipeline, "channels"))
+    return _get(list[Channel], _path(pipeline, "channels"))
 
 
 def cuts(pipeline: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Cut]]:
     """A page of the retained publications, newest first."""
-    return _list(Cut, _of(pipeline, "cuts"), {"limit": limit, "cursor": cursor})
+    return _list(Cut, _path(pipeline, "cuts"), {"limit": limit, "cursor": cursor})
 
 
 def cut(pipeline: str, number: int) -> Call[Cut]:
     """One publication, with what it shows of each table."""
-    return _get(Cut, _of(pipeline, "cuts", number))
+    return _get(Cut, _path(pipeline, "cuts", number))
 
 
 def cut_at(pipeline: str, at: str | float) -> Call[CutAnswer]:
     """What the lake showed at a time (ISO 8601 with a zone, or seconds since 1970), and which cut holds it."""
-    return _get(CutAnswer, _of(pipeline, "cuts"), {"at": at})
+    return _get(CutAnswer, _path(pipeline, "cuts"), {"at": at})
 
 
 def cut_with(pipeline: str, gtid: str) -> Call[CutAnswer]:
     """Which cut is the first that holds these GTIDs."""
-    return _get(CutAnswer, _of(pipeline, "cuts"), {"gtid": gtid})
+    return _get(CutAnswer, _path(pipeline, "cuts"), {"gtid": gtid})
 
 
 def events(pipeline: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Event]]:
     """A page of the events, newest first."""
-    return _list(Event, _of(pipeline, "events"), {"limit": limit, "cursor": cursor})
+    return _list(Event, _path(pipeline, "events"), {"limit": limit, "cursor": cursor})
 
 
 # The source, for forms

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class ApiError(Exception):
     """The API refused a request, or could not be asked.
 
-    `status` is the HTTP status, 0 without an answer; `cause` what happened, `remedy` what to do; `errors` has each
-    fault of the request (`field`, `detail`, `remedy`).
+    `status` is the HTTP status, 0 without an answer; `cause` what happened, `remedy` what to do, `code` the kind of
+    the cause if docs/causes.md has it; `errors` has each fault of the request (`field`, `detail`, `remedy`, `code`).
     """
 
     def __init__(
@@ -22,13 +22,15 @@ class ApiError(Exception):
         cause: str,
         *,
         remedy: str | None = None,
+        code: str | None = None,
         status: int = 0,
         request_id: str | None = None,
         errors: tuple[dict[str, Any], ...] = (),
     ) -> None:
         """Take the fields of the API's problem."""
         super().__init__(f"{cause}; {remedy}" if remedy else cause)
-        self.cause, self.remedy, self.status, self.request_id, self.errors = cause, remedy, status, request_id, errors
+        self.cause, self.remedy, self.code, self.status = cause, remedy, code, status
+        self.request_id, self.errors = request_id, errors
 
 
 class WrongRequest(ApiError):
@@ -104,6 +106,7 @@ def error_of(response: httpx.Response) -> ApiError:
     return kind(
         cause,
         remedy=problem.get("remedy"),
+        code=problem.get("code"),
         status=response.status_code,
         request_id=problem.get("request_id") or response.headers.get("X-Request-Id"),
         errors=tuple(problem.get("errors") or ()),

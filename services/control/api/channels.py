@@ -29,7 +29,7 @@ class ChannelView(BaseModel):
 @routes.get("/pipelines/{pipeline}/channels", operation_id="list_channels")
 async def channels(found: Known, control: Shared) -> list[ChannelView]:
     """List the channels of the epoch in progress."""
-    status = await control.watches.of(found).status()
+    status = await control.watches.find(found).status()
     return [
         ChannelView(
             sender=member,

@@ -37,9 +37,9 @@ class CheckpointDetail(CheckpointView):
 @routes.get("/pipelines/{pipeline}/checkpoints", operation_id="list_checkpoints")
 async def checkpoints(found: Known, control: Shared, page: Newest) -> list[CheckpointView]:
     """List the checkpoints among the last 500 entries of the journal, newest first."""
-    watch = control.watches.of(found)
+    watch = control.watches.find(found)
     window, view = await watch.journal(), await viewer(watch)
-    listed = page.of(list(window.checkpoints.values())[::-1], lambda seen: seen.slot, newest_first=True)
+    listed = page.take(list(window.checkpoints.values())[::-1], lambda seen: seen.slot, newest_first=True)
     return [CheckpointView(**view(seen)) for seen in listed]
 
 
@@ -48,7 +48,7 @@ async def checkpoint(
     found: Known, control: Shared, number: CheckpointNumber
 ) -> CheckpointDetail:
     """Return one of the checkpoints that the list has."""
-    watch = control.watches.of(found)
+    watch = control.watches.find(found)
     seen = (await watch.journal()).checkpoints.get(number)
     if seen is None:
         raise unknown_checkpoint(found.name, number)
@@ -136,7 +136,7 @@ class SavepointView(BaseModel):
 @routes.get("/pipelines/{pipeline}/savepoints", operation_id="list_savepoints")
 async def savepoints(found: Known, control: Shared) -> list[SavepointView]:
     """List the savepoints, newest first."""
-    watch = control.watches.of(found)
+    watch = control.watches.find(found)
     newest = (await watch.publications()).newest
     published = 0 if newest is None else newest.n
     return [

@@ -103,7 +103,7 @@ class Asking:
             status = PipelineStatus()
             with suppress(Unavailable):
                 status = await self.registry.status(self.found.key)
-            tables, _ = await self.shared.watches.of(self.found).tables(status)
+            tables, _ = await self.shared.watches.find(self.found).tables(status)
             return await in_store(situation.look, self.found, status, tables)
 
         return await until(look, lambda now: now.shows_finished, REPORT_SECONDS)

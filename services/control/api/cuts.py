@@ -17,6 +17,7 @@ from cutline.services.control.api.dependencies import CheckpointNumber, Known, S
 from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.store_calls import in_store
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 
 routes = router("cuts")
 
@@ -82,7 +83,7 @@ async def cuts(
 ) -> list[CutView] | CutAnswer:
     """List the retained publications, newest first; or answer which one the lake showed, and which one holds, a time
     or a GTID."""
-    published = control.watches.of(found).published
+    published = control.watches.find(found).published
     if at is not None and gtid is not None:
         raise Refused(422, "both at and gtid were given", "ask for one of them")
     if at is not None:
@@ -94,9 +95,9 @@ async def cuts(
             holds = await in_store(published.holding_gtid, gtid)
         except ConfigError as error:
             raise refused(422, error) from error
-        newest = (await control.watches.of(found).publications()).newest
+        newest = (await control.watches.find(found).publications()).newest
         return CutAnswer(shown=_detail(newest), holds=_detail(holds))
-    numbers = page.of((await in_store(published.numbers))[::-1], int, newest_first=True)
+    numbers = page.take((await in_store(published.numbers))[::-1], int, newest_first=True)
 
     def read() -> list[CutView]:
         records = (published.get(n) for n in numbers)
@@ -108,7 +109,7 @@ async def cuts(
 @routes.get("/pipelines/{pipeline}/cuts/{number}", operation_id="get_cut")
 async def cut(found: Known, control: Shared, number: CheckpointNumber) -> CutDetail:
     """Return what publication `number` shows of each table."""
-    record = await in_store(control.watches.of(found).published.get, number)
+    record = await in_store(control.watches.find(found).published.get, number)
     if record is None:
         raise Refused(
             404,
@@ -144,7 +145,7 @@ def _tables(record: Publication) -> list[CutTable]:
                 state=table.state,
                 generation=table.generation,
                 shown=table.shown,
-                snapshot_id=None if table.main is None else table.main.snapshot_id,
+                snapshot_id=None if table.main is None else snapshot_of(table.main.content),
                 position=None if position is None else position.to_json(),
                 code=None if table.held is None else table.held.cause.code,
                 cause=None if table.held is None else table.held.cause.sentence,

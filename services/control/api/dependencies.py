@@ -113,7 +113,7 @@ async def _table(found: Known, shared: Shared, table: Annotated[str, _TABLE]) ->
         split_table_id(table)
         return table
     try:
-        return meant(table, (await shared.watches.of(found).status()).tables)
+        return meant(table, (await shared.watches.find(found).status()).tables)
     except ConfigError as error:
         raise refused(404, error) from error
 

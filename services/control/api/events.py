@@ -59,7 +59,7 @@ async def events(
 ) -> list[EventView] | Response:
     """List the newest events, newest first; or send them as they come (server-sent events)."""
     kinds = set(KINDS) if kind is None else several(kind, KINDS, "kind of event")
-    watch = control.watches.of(found)
+    watch = control.watches.find(found)
     if stream or (accept is not None and STREAM in accept):
         after = await _place(watch, last_event_id) if last_event_id else (await watch.history()).place
         if control.streams[caller.means, caller.by] >= MOST:
@@ -72,7 +72,7 @@ async def events(
         sent = _counted(control, caller, _stream(control, watch, after, kinds))
         return StreamingResponse(sent, media_type=STREAM, headers={"Cache-Control": "no-store"})
     known = [event for event in (await watch.history()).all() if event.kind in kinds]
-    listed = page.of(known[::-1], lambda event: event.place.key, newest_first=True)
+    listed = page.take(known[::-1], lambda event: event.place.key, newest_first=True)
     return [_view(event) for event in listed]
 
 

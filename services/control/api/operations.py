@@ -210,7 +210,7 @@ async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandVie
 @routes.get("/pipelines/{pipeline}/limits", operation_id="get_limits")
 async def limits(found: Known, control: Shared) -> LimitsView:
     """Return how fast all readers together may SELECT."""
-    status = await control.watches.of(found).status()
+    status = await control.watches.find(found).status()
     known = status.leader.limits
     if known is None:
         return LimitsView(**await in_store(_ordered_limits, found), current=False)

@@ -29,7 +29,7 @@ class Page:
     _request: Request
     _response: Response
 
-    def of(self, items: Iterable[T], key: Callable[[T], Key], *, newest_first: bool = False) -> list[T]:
+    def take(self, items: Iterable[T], key: Callable[[T], Key], *, newest_first: bool = False) -> list[T]:
         """Return this page of `items`, which are sorted by `key` (descending if `newest_first`), and set the header
         Link."""
         after = self.after

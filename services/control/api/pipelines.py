@@ -60,7 +60,7 @@ async def pipelines(
             if any(tags.get(key) != value for key, value in wanted):
                 continue
         names.append(name)
-    shown_ones = page.of(names, key=lambda name: name)
+    shown_ones = page.take(names, key=lambda name: name)
     found = [await _view(shared, store.pipeline(name)) for name in shown_ones]
     return [view for view in found if view is not None]
 
@@ -82,7 +82,7 @@ async def one_pipeline(
     in If-None-Match, or for any change without that."""
 
     async def look() -> PipelineView:
-        return await _one(shared, found)
+        return await _known_view(shared, found)
 
     first = await look()
     before = known if known is not None else etag(first)
@@ -99,7 +99,7 @@ def etag(view: PipelineView) -> str:
     return f'"{view.version}-{hashlib.sha256(state.encode()).hexdigest()[:16]}"'
 
 
-async def _one(shared: Shared, found: PipelineStore) -> PipelineView:
+async def _known_view(shared: Shared, found: PipelineStore) -> PipelineView:
     view = await _view(shared, found)
     if view is None:
         raise Refused(404, f"the store has no pipeline {found.name!r}", "GET /v1/pipelines lists them")
@@ -122,7 +122,7 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
     status = await shared.registry.status(found.key)
     alive = {service.incarnation for service in await shared.registry.services()}
     leader, spark = status.enumerator, status.spark_writer
-    tables, _ = await shared.watches.of(found).tables(status)
+    tables, _ = await shared.watches.find(found).tables(status)
     phases = [table.phase for table in tables.values()]
     return PipelineView(
         name=found.name,
@@ -226,7 +226,7 @@ async def create(
     else:
         _same(config, stored, mode)
         response.status_code = 200
-    view = await _one(shared, found)
+    view = await _known_view(shared, found)
     response.headers["Location"] = f"{_NEW}/{config.name}"
     response.headers["ETag"] = etag(view)
     return view
@@ -312,7 +312,7 @@ async def planned(request: Request, shared: Shared, found: Known) -> Plan:
 async def versions(found: Known, page: WholeList) -> list[VersionView]:
     """List the versions of the definition, oldest first."""
     listed = await in_store(found.versions)
-    return page.of([_version_view(each) for each in listed], key=lambda view: view.version)
+    return page.take([_version_view(each) for each in listed], key=lambda view: view.version)
 
 
 @routes.get("/pipelines/{pipeline}/versions/{version}", operation_id="get_version")

@@ -44,6 +44,7 @@ class Problem(BaseModel):
     status: int = Field(description="the HTTP status", examples=[404])
     detail: str = Field(description="the cause", examples=["the store has no pipeline 'shop'"])
     remedy: str | None = Field(default=None, description="what to do", examples=["GET /v1/pipelines lists them"])
+    code: str | None = Field(default=None, description="kind of the cause, if it is one of docs/causes.md")
     instance: str = Field(description="path of the request", examples=["/v1/pipelines/shop"])
     request_id: str = Field(description="as in the header X-Request-Id, the audit log and the service's log")
     errors: list[FieldProblem] = Field(default_factory=list, description="each fault of the request")
@@ -58,12 +59,13 @@ class Refused(HTTPException):
         cause: str,
         remedy: str | None = None,
         *,
+        code: str | None = None,
         errors: Sequence[FieldProblem] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Take the HTTP status, the cause, and what to do about it."""
         super().__init__(status, cause, dict(headers or {}))
-        self.remedy = remedy
+        self.remedy, self.code = remedy, code
         self.errors = list(errors)
 
 
@@ -81,7 +83,7 @@ def refused(status: int, error: CutlineError) -> Refused:
     """The refusal that tells this error; a ConfigError with several faults has each of them in `errors`."""
     faults = faults_of(error)
     if len(faults) == 1:
-        return Refused(status, faults[0].detail, faults[0].remedy)
+        return Refused(status, faults[0].detail, faults[0].remedy, code=faults[0].code)
     return Refused(status, f"{len(faults)} faults were found", "correct each of `errors`", errors=faults)
 
 
@@ -101,6 +103,7 @@ def answer(scope: Mapping[str, Any], refusal: Refused) -> Response:
         status=status,
         detail=str(refusal.detail),
         remedy=refusal.remedy,
+        code=refusal.code,
         instance=str(scope.get("path", "")),
         request_id=request_id(scope),
         errors=refusal.errors,

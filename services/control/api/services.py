@@ -34,7 +34,7 @@ async def services(control: Shared) -> list[ServiceView]:
     epochs: dict[str, dict[str, int]] = {}
     lives = await in_store(control.store.lives)
     for life in lives:
-        name, watch = life.name, control.watches.of(control.store.open(life))
+        name, watch = life.name, control.watches.find(control.store.open(life))
         status = await watch.status()
         for part in (status.leader, status.spark):
             if part.leader is not None:

@@ -121,7 +121,7 @@ async def schemas(shared: Shared, body: SourceBody) -> list[SourceSchema]:
 async def tables(shared: Shared, body: TablesBody, page: Newest) -> list[SourceTable]:
     """List tables of a source, with their columns at the source and in the lake, a page at a time."""
     names = select_tables(body.tables, await _listed(shared, body.source))
-    chosen = page.of(names, key=lambda name: name)
+    chosen = page.take(names, key=lambda name: name)
     return await _asked(shared, partial(_described, body, chosen), body.source)
 
 

@@ -46,7 +46,7 @@ class GridView(BaseModel):
 @routes.get("/pipelines/{pipeline}/splits", operation_id="list_splits")
 async def splits(found: Known, control: Shared) -> list[SplitsView]:
     """How many chunks of each table have been read."""
-    status = await control.watches.of(found).status()
+    status = await control.watches.find(found).status()
     return [
         SplitsView(
             table=name,
@@ -63,7 +63,7 @@ async def splits(found: Known, control: Shared) -> list[SplitsView]:
 @routes.get("/pipelines/{pipeline}/tables/{table}/splits", operation_id="get_grid")
 async def grid(found: Known, control: Shared, table: TableName) -> GridView:
     """Return the state of every chunk of a table's snapshot."""
-    watch = control.watches.of(found)
+    watch = control.watches.find(found)
     status = await watch.status()
     known = status.tables.get(table)
     if known is None:

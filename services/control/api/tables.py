@@ -60,7 +60,7 @@ async def tables(
     ] = None,
 ) -> Response:
     """List the captured tables, sorted by name, with their phases, progress and lag."""
-    rows = await control.rows.of(control.watches.of(found))
+    rows = await control.rows.read(control.watches.find(found))
     if phase is None and not q and page.limit is None and page.after is None:
         return _json(rows.body)
     chosen = list(rows.by_name.values())
@@ -70,7 +70,7 @@ async def tables(
     if q:
         wanted = q.casefold()
         chosen = [row for row in chosen if wanted in row["table"].casefold()]
-    listed = page.of(chosen, lambda row: str(row["table"]))
+    listed = page.take(chosen, lambda row: str(row["table"]))
     return _json(to_json(listed), response.headers)
 
 
@@ -89,10 +89,10 @@ async def table(
 ) -> Response:
     """Return one table. Its ETag changes with all but its lag and rate; `wait` waits for another ETag than that in
     If-None-Match, or for any change without that."""
-    watch = control.watches.of(found)
+    watch = control.watches.find(found)
 
     async def look() -> Row:
-        row = (await control.rows.of(watch)).by_name.get(table)
+        row = (await control.rows.read(watch)).by_name.get(table)
         if row is None:
             raise unknown_table(found.name, table)
         return row
@@ -110,10 +110,10 @@ async def table(
 @routes.get("/pipelines/{pipeline}/tables/{table}/schemas", operation_id="list_table_schemas")
 async def schemas(found: Known, control: Shared, table: TableName) -> list[SchemaView]:
     """List the schemas that a table has had within the last 500 journal entries, newest first."""
-    watch = control.watches.of(found)
+    watch = control.watches.find(found)
     history = (await watch.journal()).schemas.get(table)
     if history is None:
-        if table not in (await control.rows.of(watch)).by_name:
+        if table not in (await control.rows.read(watch)).by_name:
             raise unknown_table(found.name, table)
         return []  # no row of it was read yet
 

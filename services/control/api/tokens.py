@@ -80,7 +80,7 @@ async def tokens(shared: Shared, page: WholeList) -> list[TokenView]:
         )
         for token, revocation in found
     ]
-    return page.of(sorted(views, key=lambda view: view.id), key=lambda view: view.id)
+    return page.take(sorted(views, key=lambda view: view.id), key=lambda view: view.id)
 
 
 @routes.post("/tokens", operation_id="make_token", status_code=201, openapi_extra=role("admin"))

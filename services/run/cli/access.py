@@ -13,7 +13,7 @@ from cutline.services.run.cli.remote import Session, asks, limit_option
 @asks
 def me(session: Session) -> None:
     """Show who the token says you are, and your role."""
-    session.one(session.client.me())
+    session.show(session.client.me())
 
 
 @click.group("token")

@@ -48,7 +48,7 @@ def _took(found: Checkpoint) -> str:
 def show(session: Session, pipeline: str, number: int) -> None:
     """Show one checkpoint: each member's part, and the marker's way through the mesh."""
     found = session.client.checkpoint(pipeline, number)
-    session.one(found)
+    session.show(found)
 
 
 @checkpoints.command()
@@ -56,7 +56,7 @@ def show(session: Session, pipeline: str, number: int) -> None:
 @orders
 def take(session: Session, pipeline: str, wait: float) -> None:
     """Take a checkpoint of PIPELINE now."""
-    session.told(session.client.take_checkpoint(pipeline, wait=wait))
+    session.report(session.client.take_checkpoint(pipeline, wait=wait))
 
 
 @click.group("savepoint")
@@ -85,7 +85,7 @@ def list_savepoints(session: Session, pipeline: str) -> None:
 @orders
 def take_savepoint(session: Session, pipeline: str, name: str | None, wait: float) -> None:
     """Take a savepoint of PIPELINE, called NAME."""
-    session.told(session.client.take_savepoint(pipeline, name, wait=wait))
+    session.report(session.client.take_savepoint(pipeline, name, wait=wait))
 
 
 @savepoints.command("delete")
@@ -94,7 +94,7 @@ def take_savepoint(session: Session, pipeline: str, name: str | None, wait: floa
 @orders
 def delete_savepoint(session: Session, pipeline: str, number: int, wait: float) -> None:
     """Delete the savepoint of this checkpoint NUMBER."""
-    session.told(session.client.delete_savepoint(pipeline, number, wait=wait))
+    session.report(session.client.delete_savepoint(pipeline, number, wait=wait))
 
 
 @click.command("cuts")
@@ -112,7 +112,7 @@ def cuts(
         found = session.client.cut_at(pipeline, at) if at is not None else session.client.cut_with(pipeline, gtid or "")
         _show_answer(session, found)
     elif number is not None:
-        session.one(session.client.cut(pipeline, number))
+        session.show(session.client.cut(pipeline, number))
     else:
         session.list(
             session.client.cuts(pipeline, limit=limit),

@@ -49,7 +49,7 @@ def _arguments(found: Command) -> str:
 @asks
 def show(session: Session, pipeline: str, number: int) -> None:
     """Show one command."""
-    session.one(session.client.command(pipeline, number))
+    session.show(session.client.command(pipeline, number))
 
 
 @group.command()
@@ -66,7 +66,7 @@ def show(session: Session, pipeline: str, number: int) -> None:
 @asks
 def wait(session: Session, pipeline: str, number: int, wait: float) -> None:
     """Wait until a command is carried out; the exit code is 1 if it is refused or fails."""
-    session.told(session.client.wait_for_command(pipeline, number, wait=wait))
+    session.report(session.client.wait_for_command(pipeline, number, wait=wait))
 
 
 @group.command()
@@ -75,7 +75,7 @@ def wait(session: Session, pipeline: str, number: int, wait: float) -> None:
 @orders
 def cancel(session: Session, pipeline: str, number: int, wait: float) -> None:
     """Cancel a command, as long as it has no effect that lasts."""
-    session.told(session.client.cancel_command(pipeline, number, wait=wait))
+    session.report(session.client.cancel_command(pipeline, number, wait=wait))
 
 
 @click.command("events")

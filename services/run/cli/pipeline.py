@@ -76,7 +76,7 @@ def _phases(found: Pipeline) -> str:
 @asks
 def show(session: Session, pipeline: str) -> None:
     """Show one pipeline: its definition and its state."""
-    session.one(session.client.pipeline(pipeline))
+    session.show(session.client.pipeline(pipeline))
 
 
 @group.command()
@@ -128,7 +128,7 @@ def _show_plan(session: Session, found: Plan) -> None:
 @orders
 def replace(session: Session, pipeline: str, file: Path, if_match: str | None, wait: float) -> None:
     """Replace the definition of a pipeline by FILE."""
-    session.told(session.client.replace_pipeline(pipeline, content_of(file), if_match=if_match, wait=wait))
+    session.report(session.client.replace_pipeline(pipeline, content_of(file), if_match=if_match, wait=wait))
 
 
 @group.command()
@@ -139,7 +139,7 @@ def replace(session: Session, pipeline: str, file: Path, if_match: str | None, w
 def patch(session: Session, pipeline: str, patch: str, if_match: str | None, wait: float) -> None:
     """Change parts of a definition: PATCH is JSON or YAML, as in '{checkpoint: {interval_seconds: 5}}'; null gives a
     setting its default."""
-    session.told(session.client.patch_pipeline(pipeline, _mapping("PATCH", patch), if_match=if_match, wait=wait))
+    session.report(session.client.patch_pipeline(pipeline, _mapping("PATCH", patch), if_match=if_match, wait=wait))
 
 
 @group.command()
@@ -152,7 +152,7 @@ def delete(session: Session, pipeline: str, purge: bool, yes: bool, wait: float)
     if not yes:
         also = " and drop its lake tables" if purge else ""
         click.confirm(f"Delete the pipeline {pipeline}{also}?", abort=True, err=True)
-    session.told(session.client.delete_pipeline(pipeline, purge=purge, wait=wait))
+    session.report(session.client.delete_pipeline(pipeline, purge=purge, wait=wait))
 
 
 @group.command("leave-lake")
@@ -163,7 +163,7 @@ def leave_lake(session: Session, pipeline: str, yes: bool, wait: float) -> None:
     """End the purge of a pipeline that is being deleted: its lake tables stay, for a lake that can't be reached."""
     if not yes:
         click.confirm(f"Delete the pipeline {pipeline} without its lake tables?", abort=True, err=True)
-    session.told(session.client.leave_lake(pipeline, wait=wait))
+    session.report(session.client.leave_lake(pipeline, wait=wait))
 
 
 @group.command()
@@ -174,7 +174,7 @@ def leave_lake(session: Session, pipeline: str, yes: bool, wait: float) -> None:
 def versions(session: Session, pipeline: str, show: int | None, restore: int | None, wait: float) -> None:
     """List the versions of a definition, print one, or bring one back."""
     if restore is not None:
-        session.told(session.client.restore_version(pipeline, restore, wait=wait))
+        session.report(session.client.restore_version(pipeline, restore, wait=wait))
     elif show is not None:
         found = session.client.version(pipeline, show)
         if session.as_json:
@@ -198,7 +198,7 @@ def versions(session: Session, pipeline: str, show: int | None, restore: int | N
 @orders
 def pause(session: Session, pipeline: str, wait: float) -> None:
     """Pause a pipeline: nothing is read until it is resumed."""
-    session.told(session.client.pause(pipeline, wait=wait))
+    session.report(session.client.pause(pipeline, wait=wait))
 
 
 @group.command()
@@ -206,7 +206,7 @@ def pause(session: Session, pipeline: str, wait: float) -> None:
 @orders
 def resume(session: Session, pipeline: str, wait: float) -> None:
     """Resume a paused pipeline."""
-    session.told(session.client.resume(pipeline, wait=wait))
+    session.report(session.client.resume(pipeline, wait=wait))
 
 
 @group.command()
@@ -215,7 +215,7 @@ def resume(session: Session, pipeline: str, wait: float) -> None:
 @orders
 def stop(session: Session, pipeline: str, savepoint: str | None, wait: float) -> None:
     """Stop a pipeline with a savepoint."""
-    session.told(session.client.stop(pipeline, savepoint=savepoint, wait=wait))
+    session.report(session.client.stop(pipeline, savepoint=savepoint, wait=wait))
 
 
 @group.command()
@@ -223,7 +223,7 @@ def stop(session: Session, pipeline: str, savepoint: str | None, wait: float) ->
 @orders
 def start(session: Session, pipeline: str, wait: float) -> None:
     """Start a stopped pipeline."""
-    session.told(session.client.start(pipeline, wait=wait))
+    session.report(session.client.start(pipeline, wait=wait))
 
 
 @group.command()
@@ -235,7 +235,7 @@ def restore(session: Session, pipeline: str, checkpoint: int, yes: bool, wait: f
     """Go back to CHECKPOINT, a checkpoint's or savepoint's number; what came after it is read again."""
     if not yes:
         click.confirm(f"Restore {pipeline} to checkpoint {checkpoint}?", abort=True, err=True)
-    session.told(session.client.restore(pipeline, checkpoint, wait=wait))
+    session.report(session.client.restore(pipeline, checkpoint, wait=wait))
 
 
 @group.command("read-again")
@@ -246,7 +246,7 @@ def read_again(session: Session, pipeline: str, yes: bool, wait: float) -> None:
     """Read every table again from its beginning; also of a pipeline that halted since its binlog is gone."""
     if not yes:
         click.confirm(f"Read every table of {pipeline} again?", abort=True, err=True)
-    session.told(session.client.read_again(pipeline, wait=wait))
+    session.report(session.client.read_again(pipeline, wait=wait))
 
 
 @group.command()
@@ -265,13 +265,13 @@ def limits(
 ) -> None:
     """Show how fast a pipeline may read chunks, or limit it; a limit that is not given then is lifted."""
     if lift or rows_per_second is not None or bytes_per_second is not None:
-        session.told(
+        session.report(
             session.client.set_limits(
                 pipeline, rows_per_second=rows_per_second, bytes_per_second=bytes_per_second, wait=wait
             )
         )
     else:
-        session.one(session.client.limits(pipeline))
+        session.show(session.client.limits(pipeline))
 
 
 COMMANDS = (group,)

@@ -38,14 +38,14 @@ class Session:
         else:
             print_columns(items, columns, none=none)
 
-    def one(self, found: BaseModel) -> None:
+    def show(self, found: BaseModel) -> None:
         """Print one thing."""
         if self.as_json:
             print_json(found)
         else:
             print_fields(found)
 
-    def told(self, command: Command) -> None:
+    def report(self, command: Command) -> None:
         """Print what became of a command."""
         if self.as_json:
             print_json(command)

@@ -45,7 +45,7 @@ def list_(session: Session, pipeline: str, phase: str | None, q: str | None) -> 
 @asks
 def show(session: Session, pipeline: str, table: str) -> None:
     """Show one table of PIPELINE."""
-    session.one(session.client.table(pipeline, table))
+    session.show(session.client.table(pipeline, table))
 
 
 @group.command()
@@ -95,7 +95,7 @@ def splits(session: Session, pipeline: str, table: str) -> None:
 @orders
 def add(session: Session, pipeline: str, table: str, wait: float) -> None:
     """Add TABLE (schema.table) with its history."""
-    session.told(session.client.add_table(pipeline, table, wait=wait))
+    session.report(session.client.add_table(pipeline, table, wait=wait))
 
 
 @group.command()
@@ -107,7 +107,7 @@ def remove(session: Session, pipeline: str, table: str, yes: bool, wait: float) 
     """Remove TABLE from the pipeline; the lake table stays as it is."""
     if not yes:
         click.confirm(f"Remove {table} from {pipeline}?", abort=True, err=True)
-    session.told(session.client.remove_table(pipeline, table, wait=wait))
+    session.report(session.client.remove_table(pipeline, table, wait=wait))
 
 
 def _take(order: type[TableOrder]) -> None:
@@ -118,7 +118,7 @@ def _take(order: type[TableOrder]) -> None:
     @table_argument
     @orders
     def ask(session: Session, pipeline: str, table: str, wait: float) -> None:
-        session.told(session.client.order_table(pipeline, table, order.act, wait=wait))
+        session.report(session.client.order_table(pipeline, table, order.act, wait=wait))
 
 
 for _order in TABLE_ORDERS:
@@ -140,7 +140,7 @@ def lake(
     wait: float,
 ) -> None:
     """Choose about other users' commits to the lake table of TABLE, for which it is quarantined."""
-    session.told(session.client.choose_lake(pipeline, table, choice, seen=seen, wait=wait))
+    session.report(session.client.choose_lake(pipeline, table, choice, seen=seen, wait=wait))
 
 
 COMMANDS = (group,)

@@ -32,7 +32,7 @@ class DeadRows:
         """The bytes of all vectors that are kept."""
         return self._bytes
 
-    def of(self, vector: Vector | None) -> BitMap64:
+    def deleted(self, vector: Vector | None) -> BitMap64:
         """Return the positions of the rows that a vector deletes; None deletes none. FileLost if it can't be read."""
         if vector is None:
             return BitMap64()

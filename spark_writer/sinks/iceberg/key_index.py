@@ -351,7 +351,7 @@ class KeyIndexes:
         self._found: dict[str, list[str]] | None = None
         self._known: dict[str, KeyIndex] = {}
 
-    def of(self, table_id: str) -> KeyIndex:
+    def find(self, table_id: str) -> KeyIndex:
         """Return a table's index, always the same one."""
         with self._lock:
             known = self._known.get(table_id)

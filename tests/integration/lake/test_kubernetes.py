@@ -18,7 +18,7 @@ from tools.manifest_checks import Objects
 from tools.manifests import K8S, objects
 
 MANIFEST = Objects(objects((K8S / "cutline-spark.yaml").read_text()))
-TEMPLATE = MANIFEST.of("ConfigMap")["cutline-executor"]["data"]["executor.yaml"]
+TEMPLATE = MANIFEST.kind("ConfigMap")["cutline-executor"]["data"]["executor.yaml"]
 
 
 @pytest.fixture

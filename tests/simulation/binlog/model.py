@@ -53,7 +53,7 @@ class Binlog:
         self.schemas, self.tables = history.schemas, history.tables
         self.txns, self.pieces = history.txns, history.pieces
         self.flushed, self.starts = history.flushed, history.starts
-        self._there = 0  # of the moments of `flushed`, how many have passed
+        self._passed = 0  # of the moments of `flushed`, how many have passed
         self._places: dict[str, int] = {}
         self._ranks = {file: i << 48 for i, file in enumerate(self.starts)}  # of a file's first byte among all bytes
         whole, self._torn = ([t for t in self.txns if (t.kind == "torn") == is_torn] for is_torn in (False, True))
@@ -63,9 +63,9 @@ class Binlog:
 
     def available(self) -> int:
         """How many pieces are flushed by now."""
-        while self._there < len(self.flushed) and self.flushed[self._there][0] <= self.clock.now:
-            self._there += 1
-        return self.flushed[self._there - 1][1] if self._there else 2
+        while self._passed < len(self.flushed) and self.flushed[self._passed][0] <= self.clock.now:
+            self._passed += 1
+        return self.flushed[self._passed - 1][1] if self._passed else 2
 
     def all_there(self) -> bool:
         return self.available() == len(self.pieces)

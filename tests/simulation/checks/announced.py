@@ -17,7 +17,7 @@ def announced_epoch_is_the_journals(world: World, order: Any) -> None:
     entry = world.store.journal.get(order.epoch)
     if not isinstance(entry, EpochEntry):
         raise Failure(f"epoch {order.epoch} is opened, and slot {order.epoch} of the journal holds no epoch")
-    named, opened = Topology.of(entry.members.by_role), order.plan.topology
+    named, opened = Topology.joined_by(entry.members.by_role), order.plan.topology
     if named != opened:
         raise Failure(f"epoch {order.epoch} is opened with other members than its entry names")
     if entry.base != order.base:

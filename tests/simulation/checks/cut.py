@@ -18,7 +18,7 @@ def cut_is_consistent(world: World, entry: CheckpointEntry) -> None:
     cuts = world.seen.cuts[entry.epoch, entry.slot]
     epoch = world.store.journal[entry.epoch]
     assert isinstance(epoch, EpochEntry)
-    for sender, receiver in Topology.of(epoch.members.by_role).cut_channels():
+    for sender, receiver in Topology.joined_by(epoch.members.by_role).cut_channels():
         sent, taken = cuts[sender][0][receiver], cuts[receiver][1].get(sender, 0)
         if sent != taken:
             raise Failure(

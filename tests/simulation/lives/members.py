@@ -54,15 +54,15 @@ class Streams:
     """The streams in Redis: messages that nobody has taken yet, by life, epoch, sender and receiver."""
 
     def __init__(self) -> None:
-        self.of: dict[Key, dict[Channel, deque[Any]]] = defaultdict(dict)
+        self.by_life: dict[Key, dict[Channel, deque[Any]]] = defaultdict(dict)
         self.announced: dict[Key, int] = {}
         self.heard: dict[tuple[Key, int], float] = {}  # when the leader of an epoch sent something last
 
     def drop(self, key: Key, before: int) -> None:
         """Remove those of the epochs before this one."""
-        self.of[key] = {channel: queue for channel, queue in self.of[key].items() if channel[0] >= before}
-        if not self.of[key]:
-            del self.of[key]
+        self.by_life[key] = {channel: queue for channel, queue in self.by_life[key].items() if channel[0] >= before}
+        if not self.by_life[key]:
+            del self.by_life[key]
 
 
 class Links:
@@ -79,7 +79,7 @@ class Links:
         self.listened_at = redis.clock.now
 
     def _queue(self, sender: str, receiver: str) -> deque[Any]:
-        queue = self.world.streams.of.get(self.key, {}).get((self.epoch, sender, receiver))
+        queue = self.world.streams.by_life.get(self.key, {}).get((self.epoch, sender, receiver))
         if queue is None:
             raise Unavailable(f"the stream from {sender} to {receiver} of epoch {self.epoch} is gone")
         return queue
@@ -131,7 +131,7 @@ class Member:
     def __init__(self, world: LivesWorld, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
         self.world: Any = world
         self.store, self.epoch, self.incarnation = store, entry.slot, host.incarnation
-        topology = Topology.of(entry.members.by_role)
+        topology = Topology.joined_by(entry.members.by_role)
         self.name = member_name(READER if host.role == "reader" else WRITER, index)
         machine: Any = Writer()
         if host.role == "reader":

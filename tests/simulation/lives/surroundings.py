@@ -29,8 +29,9 @@ from cutline.services.enumerator.events import (
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
+from cutline.spark_writer.sinks.contract import TableFault
 from cutline.spark_writer.sinks.iceberg.owner import ID, OWNER, Owner, Relation
-from cutline.spark_writer.sinks.iceberg.table import SOURCE, TableFault
+from cutline.spark_writer.sinks.iceberg.table import SOURCE
 from tests.support.binlog_bytes import schema_of
 
 TABLE: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t")
@@ -141,7 +142,7 @@ class Registry:
 
     async def noted(self) -> set[str]:
         self.world.visit("redis")
-        return {*self.world.notes, *self.world.streams.of, *self.world.streams.announced}
+        return {*self.world.notes, *self.world.streams.by_life, *self.world.streams.announced}
 
     async def forget(self, key: Key) -> None:
         self.world.visit("redis")
@@ -179,7 +180,7 @@ class LeaderStreams:
     async def create(self, key: Key, epoch: int, channels: Any, *, leader: str) -> None:
         self.world.visit("redis")
         for pair in channels:
-            self.world.streams.of[key][(epoch, *pair)] = deque()
+            self.world.streams.by_life[key][(epoch, *pair)] = deque()
 
     async def drop(self, key: Key, *, before: int) -> int:
         self.world.visit("redis")

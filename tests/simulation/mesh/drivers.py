@@ -9,7 +9,6 @@ from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send, Ticked
 from cutline.common.mesh.parts import Parts
-from cutline.common.store.records import StagedFile
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     CloseEpoch,
@@ -42,7 +41,7 @@ from cutline.services.reader.events import (
     ReadChunk,
     SetLimits,
 )
-from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut
+from cutline.services.writer.machine import Append, CutStaged, Drop, StageCut
 from tests.simulation.checks.failure import Failure
 from tests.simulation.checks.limits import limits_are_obeyed
 from tests.simulation.checks.restored import enumerator_part_restores
@@ -209,12 +208,11 @@ class Drivers:
                 self.later(service, world.lag(2), stored)
             case ReadChunk(split=split):
                 world.count["read chunk"] += 1
-                service.chunk = {"split": split, "rows": None}
-                world.reading.take_low(service, service.chunk, world.source.connection)
+                world.reading.begin_chunk(service, split)
             case SetLimits(limits=limits):
                 service.limits = limits
             case ContinueChunk():
-                world.reading.give_rows(service, service.chunk)
+                world.reading.give_rows(service)
             case ReadChanges() if world.now < world.faults.refused_until:
                 world.count["epoch failed again for the same cause, which does not halt"] += bool(
                     world.faults.refused_epochs - {service.epoch}
@@ -226,20 +224,12 @@ class Drivers:
             case CloseCursor(cursor=cursor):
                 world.count["catch-up meets main"] += 1
                 service.dumps.pop(cursor, None)
-            case Append(file=file, seq_base=seq_base, body=body):
-                rows = service.open.setdefault(file, [])
-                if isinstance(file, ChunkFile):
-                    rows += body
-                else:
-                    rows += [(seq_base + seq, op, key, row) for seq, op, key, row in body]
-            case Drop(split_id=split_id, attempt=attempt):
-                world.count["chunk file dropped"] += 1
-                for file in [
-                    f
-                    for f in service.open
-                    if isinstance(f, ChunkFile) and (f.split_id, f.attempt) == (split_id, attempt)
-                ]:
-                    del service.open[file]
+            case Append():
+                assert service.files is not None
+                service.files.append(effect)
+            case Drop():
+                assert service.files is not None
+                service.files.drop(effect)
             case StageCut():
                 self.later(service, world.lag(3), lambda: self.staged(service, effect))
             case _:
@@ -298,23 +288,5 @@ class Drivers:
     def staged(self, service: SimulatedService, order: StageCut) -> Event | None:
         if self.world.faults.no_room(service):
             return None
-        found = []
-        for file in (*order.changes, *order.chunks):
-            rows = service.open.pop(file)
-            chunk = isinstance(file, ChunkFile)
-            kind = "chunk" if chunk else "changes"
-            ref = self.world.store.stage(
-                f"{kind}.parquet", epoch=service.epoch, incarnation=service.incarnation, rows=rows
-            )
-            found.append(
-                StagedFile(
-                    path=ref.path, sha256=ref.sha256, size=ref.size, rows=len(rows),
-                    kind="chunk" if chunk else "changes",
-                    table=file.table_id, generation=file.generation, schema=file.schema,
-                    split=f"{file.split_id}#{file.attempt}" if chunk else None,
-                    seq_min=None if chunk else min(r[0] for r in rows),
-                    seq_max=None if chunk else max(r[0] for r in rows),
-                    truncated_at=None if chunk else max((r[0] for r in rows if r[1] == "t"), default=None),
-                )
-            )  # fmt: skip
-        return CutStaged(checkpoint=order.checkpoint, staged=tuple(found))
+        assert service.files is not None
+        return CutStaged(checkpoint=order.checkpoint, staged=service.files.stage(order))

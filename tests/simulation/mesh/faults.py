@@ -165,6 +165,8 @@ class Faults:
                 world.mesh.kill(service, "taken away")
             else:
                 service.leaving = True
+                if service.driven is not None:
+                    service.driven.host.asked_to_end.set()
                 world.tell_story(f"{service.incarnation} is asked to leave")
                 self.leaves(service, world.now + LEAVE_SECONDS)
 

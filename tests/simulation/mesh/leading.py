@@ -110,7 +110,7 @@ class Leading:
             self.world.count["restore"] += 1
             epoch = self.world.store.journal[base.epoch]
             assert isinstance(epoch, EpochEntry)
-            before = Topology.of(epoch.members.by_role)
+            before = Topology.joined_by(epoch.members.by_role)
             self.world.count["restore with other numbers of members"] += before != order.plan.topology
         self.world.mesh.announced = order.epoch
         for channel in self.world.network.channels.values():

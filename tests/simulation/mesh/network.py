@@ -42,21 +42,31 @@ class Network:
             service.effects.clear()
             world.mesh.fail(service, because(f"the channel to {receiver} is gone"))
             return True
-        rows = message.rows if isinstance(message, Records) else 0
-        if channel.credit and (channel.credit + rows > CREDIT_ROWS) and channel.credit > CREDIT_ROWS - 1:
-            world.count["send waits for credit"] += 1
+        if not self.has_room(channel, message):
             channel.waiting = service
             return False
+        self.put(channel, message)
+        return True
+
+    def has_room(self, channel: Channel, message: Any) -> bool:
+        """Whether the channel's credit lets the message on it."""
+        rows = message.rows if isinstance(message, Records) else 0
+        full = bool(channel.credit) and channel.credit + rows > CREDIT_ROWS and channel.credit > CREDIT_ROWS - 1
+        self.world.count["send waits for credit"] += full
+        return not full
+
+    def put(self, channel: Channel, message: Any) -> None:
+        """Put a message behind all earlier ones of its channel."""
+        world = self.world
         self.note_message(message)
         if world.shape.wire:
             message = decode(json.loads(json.dumps(encode(message))), getattr(message, "body", None))
         channel.sent += 1
-        channel.credit += rows
+        channel.credit += message.rows if isinstance(message, Records) else 0
         channel.queue.append((channel.sent, message))
         if world.troubled and world.rng.random() < 0.01:
             world.count["lost answer of Redis: message sent again, refused"] += 1
         self.kick(channel)
-        return True
 
     def note_message(self, message: Any) -> None:
         kind = type(message).__name__
@@ -100,7 +110,10 @@ class Network:
         channel.expected += 1
         if message is not None:
             fact = MessageReceived(channel=channel.name[1], message=message)
-            if service.alive and service.token is not None:
+            if service.driven is not None:
+                if service.driven.links is not None:
+                    service.driven.links.receive(channel, fact)
+            elif service.alive and service.token is not None:
                 service.inbox.append((service.token, (channel, fact)))  # type: ignore[arg-type]
                 world.drivers.pump(service)
         self.kick(channel)
@@ -113,7 +126,10 @@ class Network:
                 self.world.at(0.001, self.pump_again, waiting)
 
     def pump_again(self, service: SimulatedService) -> None:
-        if service.alive:
+        if service.driven is not None:
+            if service.driven.links is not None:
+                service.driven.links.wake()
+        elif service.alive:
             service.blocked = False
             self.world.drivers.pump(service)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Loss
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.chandy_lamport import Process
@@ -15,7 +16,11 @@ from cutline.common.mesh.silence import Silence
 from cutline.common.store.store import PipelineStore
 from cutline.services.enumerator.leader import Leader
 from cutline.services.sources.mysql.watermark import Commits
+from tests.simulation.mesh.files import OpenFiles
 from tests.simulation.mesh.probe import Probe
+
+if TYPE_CHECKING:
+    from tests.simulation.mesh.driven import Driven
 
 
 @dataclass(slots=True)
@@ -57,6 +62,7 @@ class SimulatedService:
     effects: deque[tuple[Any, Effect]] = field(default_factory=deque)
     blocked: bool = False
     busy: bool = False
+    driven: Driven | None = None  # it runs the real driver
     # a member's
     name: str = ""
     epoch: int = 0
@@ -64,11 +70,10 @@ class SimulatedService:
     process: Process | None = None
     probe: Probe | None = None
     silence: Silence | None = None  # of its leader
-    failed: tuple[int, str, bool, Loss] = (0, "", False, Loss.NOTHING)
+    failed: tuple[int, Cause | None, bool, Loss] = (0, None, False, Loss.NOTHING)
     chunk: Any = None
     limits: Limits = UNLIMITED
     dumps: dict[str, SimulatedDump] = field(default_factory=dict)
-    open: dict[Any, list[Any]] = field(default_factory=dict)
+    files: OpenFiles | None = None  # a writer's
     # a leader's
     leader: Leader | None = None
-    held_seen: float = -100.0

@@ -26,6 +26,8 @@ from cutline.services.writer.machine import Writer
 from tests.simulation.checks.failure import Failure
 from tests.simulation.checks.restored import restore_is_exact
 from tests.simulation.checks.silence import nobody_waits_without_saying_so
+from tests.simulation.mesh.driven import INSIDE_ROWS, Driven
+from tests.simulation.mesh.files import OpenFiles
 from tests.simulation.mesh.probe import Probe
 from tests.simulation.mesh.service import SimulatedService
 from tests.support.causes import because
@@ -36,14 +38,14 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 5.0
 LEAVE_SECONDS = 8.0
 PRESENCE_SECONDS = 3.0
-INSIDE_ROWS = 25
 
 
 class Services:
     """The processes of the mesh: starts, deaths, the lease, presence, and the epochs that they join."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, driven: frozenset[str]) -> None:
+        """Services of the roles in `driven` run the real drivers."""
+        self.world, self.driven = world, driven
         self.services: list[SimulatedService] = []
         self.names = self.tokens = 0
         self.announced = 0  # the epoch that Redis has
@@ -54,12 +56,15 @@ class Services:
         world = self.world
         self.names += 1
         service = SimulatedService(role, f"{role}-{self.names:03d}", world.store.open())
-        if role == "enumerator":
+        if role in self.driven:
+            service.driven = Driven(world, service)
+        elif role == "enumerator":
             service.leader = self.new_leader(service.incarnation)
             world.at(world.rng.random() * 0.3, self.observe, service)
         else:
             world.at(world.rng.random() * 0.3, self.follow, service)
-        world.at(0.2, self.tick, service)
+        if service.driven is None:
+            world.at(0.2, self.tick, service)
         self.services.append(service)
         world.tell_story(f"{service.incarnation} starts")
         return service
@@ -86,6 +91,8 @@ class Services:
         service.inbox.clear()
         service.effects.clear()
         service.token = None
+        if service.driven is not None:
+            service.driven.end()
         world.tell_story(f"{service.incarnation} is killed: {cause}")
         world.count[f"{service.role} crashed"] += 1
 
@@ -117,14 +124,17 @@ class Services:
         world = self.world
         if service.paused_until > world.now:
             return
-        heard = any(
-            leader.leader is not None and leader.alive and leader.token is not None and leader.epoch == service.epoch
-            and leader.paused_until <= world.now
-            for leader in self.services
-        )  # fmt: skip
-        if silence.read(world.now, heard=heard):
+        if silence.read(world.now, heard=self.heard(service)):
             world.count["member left a leader that is gone"] += 1
             self.fail(service, because("its leader is silent"))
+
+    def heard(self, service: SimulatedService) -> bool:
+        """Whether the leader of a member's epoch sends its empty messages now."""
+        return any(
+            leader.leader is not None and leader.alive and leader.token is not None and leader.epoch == service.epoch
+            and leader.paused_until <= self.world.now
+            for leader in self.services
+        )  # fmt: skip
 
     def observe(self, service: SimulatedService) -> None:
         """Observe lease and presence, and announce the epoch, as the driver does."""
@@ -152,7 +162,7 @@ class Services:
                         role=other.role,
                         leaving=other.leaving,
                         failed_epoch=epoch,
-                        failed=cause or None,
+                        failed=cause,
                         halts=halts,
                         lost=loss,
                     )
@@ -188,7 +198,7 @@ class Services:
         service.inbox.clear()
         service.effects.clear()
         service.blocked = False
-        service.open.clear()
+        service.files = None
         service.dumps.clear()
         service.chunk = None
         service.limits = UNLIMITED
@@ -197,7 +207,7 @@ class Services:
         """Build the machine of this epoch and take part."""
         world = self.world
         epoch = entry.slot
-        topology = Topology.of(entry.members.by_role)
+        topology = Topology.joined_by(entry.members.by_role)
         machine: Any
         if service.role == "reader":
             service.name = member_name(READER, index)
@@ -217,6 +227,7 @@ class Services:
         else:
             service.name = member_name(WRITER, index)
             machine = Writer()
+            service.files = OpenFiles(world, epoch=epoch, incarnation=service.incarnation)
         inbound, outbound = topology.cut_inbound(service.name), topology.cut_outbound(service.name)
         self.tokens += 1
         service.token = (self.tokens, epoch)
@@ -249,6 +260,10 @@ class Services:
         if service.leader is not None:
             failed = EpochFailed(epoch=service.epoch, cause=cause, halts=halts, lost=loss)
             self.world.drivers.tell(service, service.token, failed)
+            return
+        if service.driven is not None:
+            if service.driven.links is not None:
+                service.driven.links.lose(cause)
             return
         self.world.tell_story(f"{service.incarnation} gives up epoch {service.epoch}: {cause}")
         service.failed = (service.epoch, cause, halts, loss)

@@ -36,7 +36,7 @@ class Shape:
     unsaved_rows: int | None = None  # that a reader may send without a complete checkpoint; a row has one byte
 
     @classmethod
-    def of(cls, seed: int) -> Shape:
+    def from_seed(cls, seed: int) -> Shape:
         """The shape of a seed's world."""
         return cls.drawn(random.Random(seed), seed)
 

@@ -18,6 +18,7 @@ from tests.simulation.checks.failure import Failure
 from tests.simulation.checks.line import journal_is_of_one_line
 from tests.simulation.mesh import upkeeping
 from tests.simulation.mesh.clients import Clients
+from tests.simulation.mesh.driven import driven_here
 from tests.simulation.mesh.drivers import Drivers
 from tests.simulation.mesh.faults import Faults
 from tests.simulation.mesh.hanging import Hanging
@@ -41,8 +42,10 @@ from tests.simulation.steps import Steps
 class World:
     """One seed's run: `run()` returns, or raises Failure or a machine's error."""
 
-    def __init__(self, seed: int, without: AbstractSet[str] = frozenset()) -> None:
-        """`without`: steps that do not happen (tests/simulation/steps.py)."""
+    def __init__(
+        self, seed: int, without: AbstractSet[str] = frozenset(), driven: frozenset[str] = frozenset()
+    ) -> None:
+        """`without`: steps that do not happen (tests/simulation/steps.py); `driven`: roles that run the real driver."""
         self.seed = seed
         self.steps = Steps(without)
         self.rng = random.Random(seed)
@@ -64,7 +67,7 @@ class World:
         )
         self.seen = Seen()
         self.clients = Clients(self)
-        self.mesh = Services(self)
+        self.mesh = Services(self, driven)
         self.drivers = Drivers(self)
         self.network = Network(self)
         self.reading = Reading(self)
@@ -132,7 +135,7 @@ class World:
         self.operators.begin(begin, shape.chaos)
         self.at(shape.chaos, self.calm)
         self.schedule.deadline = shape.chaos + 200.0 + self.hanging.seconds
-        with upkeeping.simulated(self):
+        with upkeeping.simulated(self), driven_here(self):
             while self.schedule and not self.finished:
                 call, args = self.schedule.next()
                 if self.now > self.schedule.deadline or self.schedule.events > 60_000 + 500 * self.hanging.seconds:

@@ -37,7 +37,7 @@ CHAIN = "common/store/chain.py"
 PUBLISHING = "common/journal/publishing.py"
 STORE = "common/store/store.py"
 REMOVAL = "common/store/removal.py"
-RETENTION = "spark_writer/retention.py"
+RETENTION = "common/journal/retention.py"
 READS = "tests/simulation/source/reads.py"
 PLACES = "tests/simulation/source/places.py"
 CURSOR = "tests/simulation/source/cursor.py"
@@ -312,8 +312,8 @@ MUTANTS = (
     mutant(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
         READING,
-        '            if changes:\n                world.count["keyless',
-        '            if False:\n                world.count["keyless',
+        "            rests = not (KINDS[split.table_id].keyless and",
+        "            rests = not (False and",
     ),
     Mutant(
         "main moves by the journal as it was when the Spark writer started",

@@ -115,11 +115,11 @@ class Places:
             here = Position(server=source.server, file=place.file, offset=place.offset, gtids=named)
         return None
 
-    def apart(self, one: Position, other: Position) -> bool:
+    def apart(self, place: Position, other: Position) -> bool:
         """Whether more than the end of a file lies between two places: a stop by time is before or after it, whether or
         not the file had ended when the stop was looked for."""
         source = self.source
-        if one.same_place(other) or one.inside or other.inside or not one.server == other.server == source.server:
-            return not one.same_place(other)
-        first, last = sorted((source.find(one)[0], source.find(other)[0]))
+        if place.same_place(other) or place.inside or other.inside or not place.server == other.server == source.server:
+            return not place.same_place(other)
+        first, last = sorted((source.find(place)[0], source.find(other)[0]))
         return any(txn.kind != "rotate" for txn in source.log[first:last])

@@ -70,6 +70,9 @@ const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + t
 /** What a pipeline waits for, and why it takes so long. */
 export const waitOf = ({ what, cause }) => (cause ? `${what}: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : what);
 
+/** A cause of the API, {sentence, remedy}, as sentences. */
+export const causeText = (cause) => because({ cause: cause.sentence, remedy: cause.remedy });
+
 /** Cause and remedy of a table or command, as sentences. */
 export const because = ({ cause, remedy }) => [cause, remedy].filter(Boolean).map(sentence).join(" ");
 

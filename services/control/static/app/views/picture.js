@@ -3,7 +3,7 @@ import { getAll, get, pipelinePath } from "../api.js";
 import { ago, bytes, clock, count, label, moment, now, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
-import { because, Button, Card, Notice, Phases, sentence, Stat, waitOf } from "../parts/basics.js";
+import { because, Button, Card, causeText, Notice, Phases, Stat, waitOf } from "../parts/basics.js";
 import { Chart } from "../parts/chart.js";
 import { Mesh } from "../parts/mesh.js";
 import { WINDOW_SECONDS } from "../samples.js";
@@ -51,7 +51,7 @@ function Attention({ pipeline, tables, ask }) {
   const broken = tables.filter((table) => table.phase === "quarantined");
   const shown = broken.slice(0, 3);
   return html`
-    ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${sentence(pipeline.spark_writer_error.sentence)}</p><//>`}
+    ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${causeText(pipeline.spark_writer_error)}</p><//>`}
     ${starts(pipeline) && html`<${Notice} icon="clock" title="No enumerator has taken it up yet"><p>That takes a few seconds while one runs: see <a href="#/services">Services</a>.</p><//>`}
     ${pipeline.mode === "running" && pipeline.waiting_for && pipeline.waiting_for.party !== "person" && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${waitOf(pipeline.waiting_for)}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}
     ${pipeline.current === false && pipeline.mode !== "stopped" && !starts(pipeline) && html`<${Notice} tone="bad" icon="warning" title="No enumerator leads this pipeline"><p>What you see is as of ${moment(pipeline.as_of)}. Start an enumerator, or look at its log under Services.</p><//>`}

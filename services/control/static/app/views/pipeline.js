@@ -4,7 +4,7 @@ import { clock } from "../format.js";
 import { link, useClock, usePoll } from "../hooks.js";
 import { html, useCallback, useEffect } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
-import { because, Button, Empty, Failure, Loading, Menu, Mode, Notice, Stale, Tabs } from "../parts/basics.js";
+import { Button, causeText, Empty, Failure, Loading, Menu, Mode, Notice, Stale, Tabs } from "../parts/basics.js";
 import { useOperations } from "../parts/operate.js";
 import { history, observe, recall } from "../samples.js";
 import { state } from "../shapes.js";
@@ -61,7 +61,7 @@ export function Pipeline({ me, path, query }) {
     ${dialog}
     <${Head} pipeline=${pipeline} me=${me} ask=${asking} seen=${stale ? clock(found.at) : null} />
     ${stale && html`<${Stale} of=${found} /><br />`}
-    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${because({ cause: pipeline.halted.sentence, remedy: pipeline.halted.remedy })}</p><p>Start it again once that is mended; or read every table again, if the source no longer has what is needed.</p><//><br />`}
+    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${causeText(pipeline.halted)}</p><p>Start it again once that is mended; or read every table again, if the source no longer has what is needed.</p><//><br />`}
     <${Tabs} label="Views of the pipeline" tabs=${tabs} current=${current} />
     ${tab === "tables" && rest[0] ? html`<${TableDetail} ...${shared} name=${rest[0]} />` : html`<${View} ...${shared} />`}`;
 }

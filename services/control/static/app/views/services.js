@@ -4,7 +4,7 @@ import { bytes, count, label, now, plural, span } from "../format.js";
 import { link, useClock, usePoll } from "../hooks.js";
 import { html, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon } from "../icons.js";
-import { Badge, Button, Empty, Failure, Loading, Polled, sentence } from "../parts/basics.js";
+import { Badge, Button, causeText, Empty, Failure, Loading, Polled } from "../parts/basics.js";
 import { Dialog } from "../parts/dialog.js";
 
 const ROLE_ICONS = { enumerator: "leader", reader: "reader", writer: "writer", spark_writer: "spark", control: "person" };
@@ -47,7 +47,7 @@ function ServiceCard({ service, onLogs }) {
         <div class="whole"><dt>Work</dt>${work.length ? work.slice(0, MOST_WORK).map(([name, what]) => html`<dd key=${name} class="cut-off"><a href=${link("pipelines", name)}>${name}</a> <span class="quiet">${what}</span></dd>`) : html`<dd class="quiet">${idle}</dd>`}
           ${work.length > MOST_WORK && html`<dd class="quiet">and ${count(work.length - MOST_WORK)} more pipelines</dd>`}</div>
       </dl>
-      ${failures.map(([pipeline, failure]) => html`<p key=${pipeline} class="small ${service.epochs[pipeline] > failure.epoch ? "quiet" : "cause"}">Gave up epoch ${label(failure.epoch)} of ${pipeline}: ${sentence(failure.cause.sentence)} ${sentence(failure.cause.remedy)}</p>`)}
+      ${failures.map(([pipeline, failure]) => html`<p key=${pipeline} class="small ${service.epochs[pipeline] > failure.epoch ? "quiet" : "cause"}">Gave up epoch ${label(failure.epoch)} of ${pipeline}: ${causeText(failure.cause)}</p>`)}
       <div class="actions"><${Button} size="small" icon="search" onClick=${onLogs}>Log<//></div>
     </li>`;
 }
