@@ -404,6 +404,6 @@ def _quarantined(incarnation: Incarnation) -> dict[str, Held]:
     }
     for table_id, commits in theirs.items():
         found[table_id] = replace(
-            found[table_id], seen=commits.seen, choices=tuple(commits.choices)
+            found[table_id], seen=commits.seen, choices=tuple(commits.choices), chosen=commits.chosen
         )
     return found
