@@ -10,35 +10,44 @@ import asyncio
 import signal
 import sys
 import threading
+from collections.abc import Callable, Collection, Mapping
 
 from cutline.common import logs, threads
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.redis import connect
+from cutline.common.store.lives import Key
 from cutline.common.store.store import Store
-from cutline.spark_writer import session
+from cutline.spark_writer import production, session
+from cutline.spark_writer.driver import serve
+from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.leading import LEASE_SECONDS, Replica
-from cutline.spark_writer.serve import serve
 
 REDIS_SECONDS = LEASE_SECONDS / 3
 
 
 async def run(environment: Environment) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError or Unavailable if Spark can't be started."""
-    store, properties = Store(environment.need_store_url()), environment.spark()
+    store = Store(environment.need_store_url())
     stop, serving = threading.Event(), threads.Threads("serve")
+
+    def work(leads: Callable[[Collection[Key]], Mapping[Key, Lead]] | None) -> None:
+        """Start Spark, which takes a while, and serve."""
+        ports = production.ports(store, environment.spark())
+        serve(store, stop, ports, leads, metrics_tables=environment.metrics_tables)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if environment.redis_url is None:
-        await serving.call(serve, store, stop, properties=properties)
+        await serving.call(work, None)
         return
     redis = connect(environment.redis_url, timeout_seconds=REDIS_SECONDS)
     replica = Replica(redis, stop)
     leading = asyncio.create_task(replica.run())
     leading.add_done_callback(lambda _: stop.set())
     try:
-        await serving.call(serve, store, stop, replica.leads, properties=properties)
+        await serving.call(work, replica.leads)
         if leading.done():
             leading.result()
     finally:

@@ -1,81 +1,61 @@
-"""Applies completed checkpoints to the lake, in this order of durability:
+"""Applies completed checkpoints to a sink, in this order of durability:
 
-1. claim a number w: everything is made on branches `staging_w`, which no other process writes and nobody reads;
+1. claim a number w: everything is made in places of that start, which no other process writes and nobody reads;
 2. for each table, continue from `work` of the newest publication on the chain (common/journal/publishing.py);
-3. apply the chain's later entries, several at once when behind: adopt chunk files, then delete and add what changed;
-   the files written to the lake and its catalogue are synced (sinks/iceberg/durable.py);
+3. apply the chain's later entries, several at once when behind: a table's chunks, then what changed; what the sink has
+   made outlives the machine's crash (`Sink.make_durable`);
 4. publication N, put if absent: **the commit point**. A start whose publication is refused ends, and the next begins;
-5. from the publication's record alone, and again at each start: move `main` of each live table, with the tag
-   `checkpoint_N` of a kept cut in the same commit, then write the rows of `_cutline.publications`. A start that another
-   one has overtaken by then writes none.
+5. from the publication's record alone, and again at each start: let readers see each live table's content, with the
+   mark of a kept cut in the same step, then tell of the publication in the sink's own words (Iceberg: the rows of
+   `_cutline.publications`). A start that another one has overtaken by then tells of none.
 
-So a crash at any point leaves nothing but a branch that nobody reads. A zombie (an older w that goes on) is refused its
-publication, or repeats a correct one, and can't move `main` back. An unclear answer of the catalogue counts as a crash.
+So a crash at any point leaves nothing but works that nobody reads. A zombie (an older w that goes on) is refused its
+publication, or repeats a correct one, and can't let readers see an older cut. An unclear answer of the sink counts as a
+crash. What a sink must promise for that is in sinks/contract.py; nothing here knows which one it is.
 
-**One table harms no other.** An error that is one table's own (`may_be_own` and `Tables.sparing` are the rule)
-quarantines that table alone: the publication goes on without it, names its cause and the checkpoint up to which it is
-`applied`, and `main` stays. The table is tried again by the next start, by a retry that a person asks for, and when its
-next generation comes. Then the entries after `applied` are applied to it alone, up to the batch in progress, so nothing
+**One table harms no other.** An error that is one table's own (sparing.py has the rule) quarantines that table alone:
+the publication goes on without it, names its cause and the checkpoint up to which it is `applied`, and readers see what
+they saw. The table is tried again by the next start, by a retry that a person asks for, and when its next generation
+comes. Then the entries after `applied` are applied to it alone, up to the batch in progress, so nothing
 is lost and nothing comes twice. The store keeps no file longer for its sake: once a file that it needs is swept, or if
-the lake table itself is lost, the table must be read again from the source, which the enumerator is asked to do
+the table in the sink is lost, the table must be read again from the source, which the enumerator is asked to do
 (`read_again`).
 
-**Commits of others on `main`** (sinks/iceberg/foreign.py) are looked for before a table is applied, again before its
-publication, and in the commit that moves `main`. A table goes on from a rewrite of others, or from a commit that a
-person accepted, as from what `main` showed before: work made since is dropped, and the entries since are applied again.
-Any other commit quarantines the table, with what `main` showed as its work and that publication as `applied`.
+**Commits of others** to a table are looked for before it is applied, again before its publication, and in the step
+that shows it. A table goes on from a commit that changed no row, or that a person accepted, as from what it showed
+before: work made since is dropped, and the entries since are applied again. Any other commit quarantines the table,
+with what it showed as its work and that publication as `applied`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import nullcontext, suppress
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from cutline.common import logs
 from cutline.common.causes import Cause, Code
-from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.clock import Clock
+from cutline.common.errors import Unavailable
 from cutline.common.journal.batches import Batch, next_batch
 from cutline.common.journal.plan import StagedLost, TableStep, catch_up_plans, table_steps
+from cutline.common.journal.progress import Progress
 from cutline.common.journal.publishing import may_show, publication
 from cutline.common.journal.view import JournalView
-from cutline.common.schema import TableSchema
 from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.java_errors import first_line
-from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import quarantine, read_again
-from cutline.spark_writer.retention import tags_of
-from cutline.spark_writer.sinks.iceberg import local, on_spark
-from cutline.spark_writer.sinks.iceberg.catalogue import SIDE_BY_SIDE, network_volume_of
-from cutline.spark_writer.sinks.iceberg.columns import Layout
-from cutline.spark_writer.sinks.iceberg.durable import sync_files
-from cutline.spark_writer.sinks.iceberg.engine import AUTO, SPARK, choose_engine, choose_filling_engine
-from cutline.spark_writer.sinks.iceberg.files import remove_file
-from cutline.spark_writer.sinks.iceberg.filling import filled, must_fill
-from cutline.spark_writer.sinks.iceberg.foreign import ACCEPT, OURS, Shown, Theirs
-from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
-from cutline.spark_writer.sinks.iceberg.lake import Lake
-from cutline.spark_writer.sinks.iceberg.publications import Publications
-from cutline.spark_writer.sinks.iceberg.staged import adopt
-from cutline.spark_writer.sinks.iceberg.table import Change, ForeignCommit, LakeTable, TableFault, snapshot_lost
-from cutline.spark_writer.tables import Tables
-from cutline.spark_writer.upkeep import Upkeep
+from cutline.spark_writer.sinks.contract import ACCEPT, Foreign, ForeignCommit, Sink, TableFault, Upkeep
+from cutline.spark_writer.sinks.side_by_side import SIDE_BY_SIDE, SideBySide
+from cutline.spark_writer.sparing import Sparing
 
 logger = logging.getLogger("cutline.spark_writer")
 BATCH_ENTRIES = 100
-LIGHT_ROWS = 200_000
-"""Tables of which so many rows must be read or written are as many at once as there are cores, for their memory."""
 Plan = list[TableStep]
 """The steps of one table, in order; at least one."""
 
@@ -88,59 +68,34 @@ class Incarnation:
     def __init__(
         self,
         store: PipelineStore,
-        lake: Lake,
+        sink: Sink,
         *,
         reached: Callable[[str], None] = lambda step: None,
-        engine: str = AUTO,
-        retention: RetentionConfig | None = None,
-        clock: Callable[[], float] = time.time,
-        threads: int | None = None,
+        clock: Clock = time,
+        pool: Callable[..., Executor] = ThreadPoolExecutor,
     ) -> None:
-        """Claim w and continue from the newest publication on the chain; `engine` is the setting `sink.engine`.
+        """Claim w and continue from the newest publication on the chain; `pool` makes the threads that work on tables.
 
         `reached` is called with the name of each point reached in the order above: claimed, applying, applied,
         published, shown, recorded.
         """
         self._store = store
-        self._lake = lake
+        self.sink = sink
         self._reached = reached
-        self._engine = engine
         self._clock = clock
         noted = partial(logs.note, pipeline=store.name)
-        self._pool = ThreadPoolExecutor(threads or SIDE_BY_SIDE, thread_name_prefix="cutline-table", initializer=noted)
-        self._heavy = threading.BoundedSemaphore(max(2, min(SIDE_BY_SIDE, os.cpu_count() or 2)))
-        self._files = ThreadPoolExecutor(4, thread_name_prefix="cutline-file", initializer=noted)
-        Publications(lake, 0).check_holder()
-        w = lake.w = store.claim()
-        kept = retention or RetentionConfig()
-        lake.grace_began = lambda: clock() - kept.grace_seconds
+        sink.check_holder()
+        w = store.claim()
         self._journal = JournalView(store)
         newest = self._journal.newest_published
         published = store.publication(newest) if newest is not None else None
-        tables = published.tables if published else {}
-        self.progress = Progress(
-            w=w,
-            published=published,
-            applied=newest or 0,
-            work={table_id: table.work for table_id, table in tables.items() if table.work is not None},
-            quarantined={table_id: table.held for table_id, table in tables.items() if table.held is not None},
-        )
-        self._publications = Publications(lake, w)
-        shared = network_volume_of(Path(store.location("index"))) is not None
-        self._indexes = KeyIndexes(store.index_files(copied=shared))
-        self.tables = Tables(lake, self.progress.branch, self._pool, indexes=self._indexes, check_lake=self._check_lake)
-        self.upkeep = Upkeep(
-            store,
-            lake,
-            progress=self.progress,
-            journal=self._journal,
-            tables=self.tables,
-            publications=self._publications,
-            pool=self._pool,
-            indexes=self._indexes,
-            retention=retention,
-            clock=clock,
-        )
+        self.progress = Progress.since(w, published)
+        self.foreign: dict[str, Foreign] = {}
+        """The commits of others about which a person must choose before the table goes on, by table."""
+        self._pool = pool(SIDE_BY_SIDE, thread_name_prefix="cutline-table", initializer=noted)
+        side_by_side = SideBySide(self._pool, sink.enter)
+        self.upkeep: Upkeep = sink.begin(self.progress, self._journal, side_by_side)
+        self._sparing = Sparing(sink, side_by_side, self._check_sink)
         self._kept_pending = False
         self._publish_from = store.removal.retired()[0]
         self._shown: Publication | None = None
@@ -149,30 +104,23 @@ class Incarnation:
             self._show(published)
         self._to_retry = set(self.progress.quarantined)
 
-    def _check_lake(self) -> None:
-        self._publications.check(expected=len(self._store.publication_numbers()) > 1)
+    def _check_sink(self) -> None:
+        self.sink.check(expected=len(self._store.publication_numbers()) > 1)
 
     def close(self) -> None:
         """Stop the threads."""
-        self.upkeep.close()
-        for pool in (self._pool, self._files):
-            pool.shutdown(wait=True, cancel_futures=True)
+        self.sink.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def abandon(self) -> None:
-        """Drop the branches that this start made and no publication names; call it when the start ends with an error.
-
-        If that fails they stay until the next start commits to their table.
-        """
-        branch = self.progress.branch
+        """Drop what this start made and no publication names; call it when the start ends with an error."""
         try:
             numbers = self._store.publication_numbers()
             newest = follow(self._store.last_slot(), self._store.entry, numbers).newest(numbers)
-            record = self._store.publication(newest) if newest is not None else None
-            tables = record.tables if record is not None else {}
-            named = {table_id for table_id, table in tables.items() if table.work and table.work.branch == branch}
-            self.tables.drop_branches(except_in=named)
+            self.sink.abandon(self._store.publication(newest) if newest is not None else None)
         except Exception as error:  # of the store, or of a JVM that has ended
-            logger.warning("pipeline %s: branches %s could not be dropped: %s", self._store.name, branch, error)
+            text = "pipeline %s: what start %d began could not be dropped: %s"
+            logger.warning(text, self._store.name, self.progress.w, error)
 
     def retry(self, table_id: str | None = None) -> None:
         """Try a quarantined table, or all of them, again with the next checkpoint, because a person asked for it."""
@@ -186,11 +134,11 @@ class Incarnation:
     def choose(self, table_id: str, choice: str, seen: str) -> None:
         """Take a person's choice about the commits of others to a table that were `seen`; ConfigError if there is none.
 
-        The lake table keeps the choice. The table is tried again with the next checkpoint.
+        The sink keeps the choice. The table is tried again with the next checkpoint.
         """
-        self.tables.get(table_id).choose(choice, seen)
-        if table_id in self.progress.theirs:
-            self.progress.theirs[table_id] = replace(self.progress.theirs[table_id], chosen=choice)
+        self.sink.choose(table_id, choice, seen)
+        if table_id in self.foreign:
+            self.foreign[table_id] = replace(self.foreign[table_id], chosen=choice)
         self._to_retry.add(table_id)
 
     def step(self) -> bool:
@@ -214,7 +162,7 @@ class Incarnation:
 
     def rest(self, seconds: float, pause: Callable[[float], bool]) -> None:
         """Wait until the journal may have more, but only about `seconds`, or until `pause` (a wait) returns True."""
-        self._journal.await_more(seconds, pause)
+        self._journal.await_more(seconds, pause, self._clock.monotonic)
 
     def _refresh(self) -> None:
         published = self.progress.published
@@ -224,14 +172,13 @@ class Incarnation:
 
     def _apply(self, batch: Batch) -> None:
         plans = self._plans(batch)
-        began = time.monotonic()
-        self.progress.engines.clear()
+        began = self._clock.monotonic()
         self._reached("applying")
         bases = self._bases(plans, batch)
         applied = self._apply_plans(plans.values(), bases, batch)
-        first, seconds = batch.entries[0].slot, time.monotonic() - began
+        first, seconds = batch.entries[0].slot, self._clock.monotonic() - began
         rows = sum(staged.record.rows for plan in applied for step in plan for staged in (*step.chunks, *step.changes))
-        self.progress.applies.applied(first=first, last=batch.last, rows=rows, at=self._clock(), seconds=seconds)
+        self.progress.applies.applied(first=first, last=batch.last, rows=rows, at=self._clock.time(), seconds=seconds)
         self.progress.measures.observe("apply", seconds)
         logger.info(
             "%s: applied checkpoints %d to %d: %d rows of %d tables in %.2f s",
@@ -243,12 +190,6 @@ class Incarnation:
             seconds,
             extra={"checkpoint": batch.last},
         )
-        for table_id, choice in self.progress.engines.items():
-            if choice.engine == SPARK or self._engine != AUTO:
-                about = {"table": table_id, "checkpoint": batch.last}
-                logger.info(
-                    "%s: %s was applied by %s: %s", self._store.name, table_id, choice.engine, choice.why, extra=about
-                )
         self._reached("applied")
 
     def _apply_plans(self, plans: Collection[Plan], bases: Mapping[str, Work], batch: Batch) -> Sequence[Plan]:
@@ -256,39 +197,37 @@ class Incarnation:
         succeeded.
         """
         progress = self.progress
-        summary = {"cutline.checkpoint": str(batch.last), OURS: str(progress.w)}
 
         def apply(plan: Plan) -> Work | None:
             """Return the table's new work; None if a staged file that a quarantined table needs is gone."""
             table_id = plan[0].table_id
             held, work = progress.quarantined.get(table_id), bases.get(table_id) or progress.work.get(table_id)
-            began = time.monotonic()
+            began = self._clock.monotonic()
             try:
                 for step in plan:
-                    work = self._apply_step(step, work, summary)
+                    work = self.sink.apply(step, work, checkpoint=batch.last)
             except StagedLost:
                 if held is None or held.generation != plan[0].generation:
                     raise
                 return None
             finally:
-                progress.applies.took(table_id, time.monotonic() - began)
+                progress.applies.took(table_id, self._clock.monotonic() - began)
             return work
 
         def rewind(plan: Plan) -> None:
-            self.tables.rewind(plan[0].table_id, progress.work.get(plan[0].table_id))
+            self.sink.rewind(plan[0].table_id, progress.work.get(plan[0].table_id))
 
-        good, failed = self.tables.sparing(plans, apply, lambda plan: plan[0].table_id, undo=rewind)
+        good, failed = self._sparing.each(plans, apply, lambda plan: plan[0].table_id, undo=rewind)
         for plan, work in good:
             table_id = plan[0].table_id
             if work is None:
                 rewind(plan)
-                read_again(progress, self._lake, table_id)
+                read_again(progress, self.sink, table_id)
                 continue
             progress.work[table_id] = work
             progress.read_again.pop(table_id, None)
-            self.upkeep.note_applied(table_id)
             if progress.quarantined.pop(table_id, None) is not None:
-                progress.theirs.pop(table_id, None)
+                self.foreign.pop(table_id, None)
                 about = {"table": table_id}
                 logger.warning("pipeline %s: %s left its quarantine", self._store.name, table_id, extra=about)
         for plan, error in failed:
@@ -301,31 +240,31 @@ class Incarnation:
         held = progress.quarantined.get(table_id)
         again = held is not None and held.generation == generation
         applied = held.applied if held is not None and again else progress.applied
-        progress.theirs.pop(table_id, None)
+        self.foreign.pop(table_id, None)
         if isinstance(error, ForeignCommit):
-            progress.theirs[table_id] = error.theirs
-            if error.theirs.shown.snapshot_id is not None:
-                work, applied = self._shown_work(table_id, error.theirs.shown)
+            self.foreign[table_id] = error.foreign
+            if error.foreign.shown is not None:
+                work, applied = self._shown_work(table_id, error.foreign)
                 progress.work.pop(table_id, None)
                 if work is not None:
                     progress.work[table_id] = work
         quarantine(progress, self._store.name, table_id, generation=generation, error=error, applied=applied)
         if again and isinstance(error, TableFault) and error.lost:
-            read_again(progress, self._lake, table_id)
+            read_again(progress, self.sink, table_id)
 
-    def _shown_work(self, table_id: str, shown: Shown) -> tuple[Work | None, int | None]:
-        """Return the work that `main` showed by our last move, and the last checkpoint that it holds; (None, None) if
-        no record knows it any more, or if that checkpoint has left the chain.
+    def _shown_work(self, table_id: str, foreign: Foreign) -> tuple[Work | None, int | None]:
+        """Return the work that the table showed before commits of others, and the last checkpoint that it holds; (None,
+        None) if no record knows it any more, or if that checkpoint has left the chain.
         """
         progress = self.progress
         held, work = progress.quarantined.get(table_id), progress.work.get(table_id)
-        if held is not None and work is not None and work.snapshot_id == shown.snapshot_id:
+        if held is not None and work is not None and work.content == foreign.shown:
             return work, held.applied
-        for record in (progress.published, self._shown, self._store.publication(shown.n)):
+        for record in (progress.published, self._shown, self._store.publication(foreign.shown_n)):
             table = record.tables.get(table_id) if record is not None else None
             if record is None or table is None or table.main is None or record.n not in self._journal.chain:
                 continue
-            if table.shown and table.main.snapshot_id == shown.snapshot_id:
+            if table.shown and table.main.content == foreign.shown:
                 return table.work, record.n
         return None, None
 
@@ -337,27 +276,25 @@ class Incarnation:
         """
         progress, tables = self.progress, batch.entries[-1].tables
 
-        def look(table_id: str) -> Theirs | None:
-            work = progress.work.get(table_id)
-            table = self.tables.get(table_id, create=work is None)
-            return table.theirs(None if work is None else work.snapshot_id)
+        def look(table_id: str) -> Foreign | None:
+            return self.sink.foreign(table_id, progress.work.get(table_id))
 
-        looked, failed = self.tables.sparing(list(plans), look, str)
+        looked, failed = self._sparing.each(list(plans), look)
         for table_id, error in failed:
             del plans[table_id]
             self._quarantine(table_id, tables[table_id].generation, error)
         bases = {}
         for table_id, theirs in looked:
-            work, n = self._shown_work(table_id, theirs.shown) if theirs is not None else (None, None)
-            if theirs is None or theirs.main is None or work is None:
+            work, n = self._shown_work(table_id, theirs) if theirs is not None else (None, None)
+            if theirs is None or theirs.content is None or work is None:
                 pass
             elif theirs.chosen == ACCEPT or work.generation == tables[table_id].generation:
                 since = Quarantine(cause=_LEFT_OUT, generation=tables[table_id].generation, applied=n)
                 plan = self._catch_up({table_id: since}, batch)[table_id]
                 if plan:
-                    plans[table_id], bases[table_id] = plan, replace(work, snapshot_id=theirs.main)
+                    plans[table_id], bases[table_id] = plan, replace(work, content=theirs.content)
             if table_id in bases or table_id in progress.quarantined:
-                self.tables.rewind(table_id, bases.get(table_id) or progress.work.get(table_id))
+                self.sink.rewind(table_id, bases.get(table_id) or progress.work.get(table_id))
         return bases
 
     def _catch_up(self, returning: Mapping[str, Quarantine], batch: Batch) -> dict[str, list[TableStep] | None]:
@@ -375,98 +312,12 @@ class Incarnation:
                 returning[table_id] = held
         for table_id, plan in self._catch_up(returning, batch).items():
             if plan is None:
-                read_again(progress, self._lake, table_id)
+                read_again(progress, self.sink, table_id)
             elif plan:
                 plans[table_id] = plan
             if plan is None or plan:
                 self._to_retry.discard(table_id)
         return plans
-
-    def _apply_step(self, step: TableStep, done: Work | None, summary: Mapping[str, str]) -> Work:
-        """Bring one table's branch from `done` to the end of a step: its chunks or a TRUNCATE, then its changes."""
-        table = self.tables.get(step.table_id, create=done is None)
-        table.check_writable()
-        head = done.snapshot_id if done is not None else None
-        if head is not None and not table.has_snapshot(head):
-            raise snapshot_lost(step.table_id)
-        new_generation = done is None or done.generation != step.generation
-        if new_generation:
-            table.begin_generation(step.schema, step.generation)
-        layout = table.layout(step.schema, step.generation)
-        self.progress.layouts[step.table_id] = layout
-        truncated = step.truncated_at is not None
-        chunks = [] if truncated else self._adopt(step, table, layout)
-        changes = [
-            staged
-            for staged in step.changes
-            if not truncated or (staged.record.seq_max or 0) > (step.truncated_at or 0)
-        ]
-        branch, keep = self.progress.branch, done.branch if done is not None else None
-
-        def commit(change: Change, base: int | None) -> int:
-            self.tables.begun.add(step.table_id)
-            return table.commit(branch=branch, base=base, layout=layout, summary=summary, change=change, keep=keep)
-
-        if done is not None and not (new_generation or truncated) and done.schema != step.schema.hash:
-            head = self._fill(table, done, layout, commit)
-        if head is None or new_generation or truncated:
-            head = commit(table.replace_all(chunks), head)
-        elif chunks or not changes or (done is not None and done.schema != step.schema.hash):
-            head = commit(table.append(head, chunks), head)
-        if changes:
-            count = sum(staged.record.rows for staged in changes)
-            to_scan = table.rows_to_scan(head, count) if layout.schema.key else 0
-            cores = self._lake.jvm.cores
-            choice = choose_engine(self._engine, changes=count, table_rows=to_scan, cores=cores)
-            self.progress.engines[step.table_id] = choice
-            changed = on_spark.changed if choice.engine == SPARK else local.changed
-            with self._heavy if count + to_scan > LIGHT_ROWS else nullcontext():
-                added, deleted = changed(self._store, table, layout, head, changes, step.truncated_at)
-            if added or deleted:
-                head = commit(table.upsert(head, added, deleted), head)
-        return Work(snapshot_id=head, branch=branch, generation=step.generation, schema=step.schema.hash)
-
-    def _fill(self, table: LakeTable, done: Work, layout: Layout, commit: Callable[[Change, int | None], int]) -> int:
-        """Give the rows of `done` the defaults of columns that came since, if the files must have them; return the head
-        of the branch.
-        """
-        head = done.snapshot_id
-        before: TableSchema | None = None
-        if not layout.defaults:
-            with suppress(ProtocolError):  # the sweep removed it; then the rows are written anew in any case
-                before = self._store.schemas([done.schema])[done.schema]
-        files = list(table.contents(head).files.values()) if must_fill(before, layout) else []
-        if not files:
-            return head
-        choice = choose_filling_engine(self._engine, rows=sum(file.rows for file in files), cores=self._lake.jvm.cores)
-        with self._heavy:
-            if choice.engine == SPARK:
-                added = on_spark.filled(self._store, table, head, layout)
-            else:
-                added = filled(table, head, layout)
-        logger.info(
-            "%s: the rows of %s were written anew by %s with the defaults of new columns: %s",
-            self._store.name,
-            table.table_id,
-            choice.engine,
-            choice.why,
-        )
-        return commit(table.rewrite(head, files, added), head)
-
-    def _adopt(self, step: TableStep, table: LakeTable, layout: Layout) -> list[Any]:
-        """Return Iceberg's DataFiles for the chunks of a step; if one fails, the files of the others are removed."""
-        futures = [self._files.submit(adopt, self._store, staged, table, layout) for staged in step.chunks]
-        wait(futures)
-        if failed := next((error for future in futures if (error := future.exception()) is not None), None):
-            for future in futures:
-                if future.exception() is None:
-                    for file in future.result():
-                        with suppress(OSError):
-                            remove_file(str(file.location()))
-            raise failed
-        found = [file for future in futures for file in future.result()]
-        sync_files(str(file.location()) for file in found)
-        return found
 
     # Publishing
 
@@ -479,10 +330,10 @@ class Incarnation:
             kept=batch.kept,
             work=progress.work,
             previous=progress.published,
-            published_at=self._clock(),
+            published_at=self._clock.time(),
             quarantined=progress.quarantined,
         )
-        self._lake.sync_catalogue()
+        self.sink.make_durable()
         before = progress.published.n if progress.published is not None else 0
         between = [slot for slot in self._journal.chain.after(before) if slot < record.n]
         if any(self._store.publication(slot) is not None for slot in between):
@@ -519,65 +370,65 @@ class Incarnation:
             self._apply_plans([moving[table_id] for table_id in bases], bases, batch)
 
     def _show(self, record: Publication) -> None:
-        """Move `main` and write the rows of a publication, from its record alone."""
-        began = time.monotonic()
+        """Let readers see a publication, and tell of it, from its record alone."""
+        began = self._clock.monotonic()
         self._refresh()
-        progress, n, before = self.progress, record.n, self._shown
+        n, before = record.n, self._shown
 
         def chain_now(back: int) -> Chain:
             return follow(self._store.last_slot(), self._store.entry, [back])
 
-        def has_moved(table_id: str) -> bool:
-            main = record.tables[table_id].main
-            if main is None:
-                return False
-            if before is None or record.kept or table_id not in before.tables:
-                return True
-            old = before.tables[table_id].main
-            return old is None or old.snapshot_id != main.snapshot_id
-
         def show(table_id: str) -> bool:
-            table = record.tables[table_id]
-            assert table.main is not None
-            moved = self.tables.get(table_id).show(
-                snapshot_id=table.main.snapshot_id,
-                w=progress.w,
-                n=n,
-                tag=record.kept and table.shown,
-                work=None if table.work is None else table.work.branch,
-                allowed=lambda current: may_show(current, w=progress.w, n=n, own=table.shown, chain=chain_now),
+            own = record.tables[table_id].shown
+            moved = self.sink.show(
+                record,
+                table_id,
+                lambda current: may_show(current, w=self.progress.w, n=n, own=own, chain=chain_now),
             )
-            return moved or not table.shown
+            return moved or not own
 
-        shown, failed = self.tables.sparing([table for table in record.tables if has_moved(table)], show, str)
+        moving = [table_id for table_id in record.tables if _moves(record, before, table_id)]
+        shown, failed = self._sparing.each(moving, show)
         if record.kept:
-            # A restore to this cut shows what `main` shows now, and continues from `work`.
-            waiting = [
-                table_id for table_id, table in record.tables.items() if not table.shown and tags_of(record, table_id)
-            ]
-            _, untagged = self.tables.sparing(
-                waiting, lambda table_id: self.tables.get(table_id).tag(tags_of(record, table_id)), str
-            )
-            failed += untagged
+            # A restore to this cut shows what readers see now, and continues from `work`.
+            waiting = [table_id for table_id, table in record.tables.items() if not table.shown]
+            _, unkept = self._sparing.each(waiting, lambda table_id: self.sink.keep(record, table_id))
+            failed += unkept
         for table_id, error in failed:
-            table = record.tables[table_id]
-            if table.shown and table_id not in progress.quarantined:
-                self._quarantine(table_id, table.generation, error)
-            else:  # the snapshot that an older publication left may be gone by now
-                cause = first_line(error)
-                logger.warning(
-                    "pipeline %s: main of %s was not moved: %s",
-                    self._store.name,
-                    table_id,
-                    cause,
-                    extra={"table": table_id, "checkpoint": n, "cause": cause},
-                )
+            self._not_shown(record, table_id, error)
         self._reached("shown")
         if not all(moved for _, moved in shown):
-            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {progress.w})", "starting again")
-        self._publications.write(record, before, self._left_behind() if before is None else ())
+            w = self.progress.w
+            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {w})", "starting again")
+        self.sink.record(record, before, self._left_behind)
         self._reached("recorded")
         self._shown = record
-        took = time.monotonic() - began
+        took = self._clock.monotonic() - began
         about, name = {"checkpoint": n}, self._store.name
         logger.info("%s: published %d: main of %d tables moved in %.2f s", name, n, len(shown), took, extra=about)
+
+    def _not_shown(self, record: Publication, table_id: str, error: Exception) -> None:
+        """Quarantine a table that could not be shown at its own cut; warn of one that shows an older one."""
+        table = record.tables[table_id]
+        if table.shown and table_id not in self.progress.quarantined:
+            self._quarantine(table_id, table.generation, error)
+            return
+        cause = first_line(error)  # the content that an older publication left may be gone by now
+        logger.warning(
+            "pipeline %s: main of %s was not moved: %s",
+            self._store.name,
+            table_id,
+            cause,
+            extra={"table": table_id, "checkpoint": record.n, "cause": cause},
+        )
+
+
+def _moves(record: Publication, before: Publication | None, table_id: str) -> bool:
+    """Whether what readers see of a table, or the mark of a kept cut on it, changes since `before`."""
+    main = record.tables[table_id].main
+    if main is None:
+        return False
+    if before is None or record.kept or table_id not in before.tables:
+        return True
+    old = before.tables[table_id].main
+    return old is None or old.content != main.content

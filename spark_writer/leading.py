@@ -49,7 +49,7 @@ from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.usage import Usage
 from cutline.common.status.pipeline_status import SPARK_WRITER, SparkWriterStatus
 from cutline.common.store.lives import Key, name_of
-from cutline.spark_writer.serve import Lead
+from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.shares import shared
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -98,7 +98,7 @@ class Replica:
     def leads(self, pipelines: Collection[Key]) -> Mapping[Key, Lead]:
         """Return the pipelines that this process leads; `pipelines` are those of the store. Spark must run by now.
 
-        The thread of serve.py calls it.
+        The thread of `driver.serve` calls it.
         """
         self._pipelines, self._served_at = tuple(pipelines), time.monotonic()
         return dict(self._leads)
@@ -125,7 +125,7 @@ class Replica:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def leave(self) -> None:
-        """Give away the leases, or release them, and withdraw the presence; call it when `serve` has returned."""
+        """Give away the leases, or release them, and withdraw the presence; call it after `driver.serve`."""
         with suppress(Exception):  # whatever is left in Redis lapses by itself
             await self._look()
         with suppress(Exception):

@@ -1,51 +1,19 @@
-"""Decides which errors are one table's own, and quarantines such a table."""
+"""Leaves a table out of the batches because of an error of its own."""
 
 from __future__ import annotations
 
-import errno
 import logging
-import re
 from dataclasses import replace
-
-from py4j.protocol import Py4JError, Py4JJavaError
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import CutlineError
+from cutline.common.journal.progress import Progress
 from cutline.common.store.records import Quarantine
 from cutline.spark_writer.java_errors import first_line
-from cutline.spark_writer.progress import Progress
-from cutline.spark_writer.sinks.iceberg.columns import BadDefault, Unsuitable
-from cutline.spark_writer.sinks.iceberg.files import FileLost, FileRefused
-from cutline.spark_writer.sinks.iceberg.jvm import Refused
-from cutline.spark_writer.sinks.iceberg.lake import Lake
-from cutline.spark_writer.sinks.iceberg.table import TableFault
+from cutline.spark_writer.sinks.contract import Sink, TableFault
 
 logger = logging.getLogger("cutline.spark_writer")
-_MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "ENOMEM", "EMFILE", "ENFILE", "EROFS")}
 _REPAIR = "mend the lake table (or drop it, and it is read again) and retry it"
-_MACHINE_IN_JAVA = re.compile(
-    r"No space left on device|Disk quota exceeded|disk is full|Too many open files|java\.lang\.OutOfMemoryError"
-    r"|SparkContext (was|has been) (shut down|stopped)|stopped SparkContext"
-)
-
-
-def may_be_own(error: Exception) -> bool:
-    """Whether an error raised while one table was processed may be that table's own.
-
-    It may be if Iceberg, Spark or our check of the lake table and its files raised it, or if the table's rows caused
-    it. It is not if a shared resource failed: the store (a lost staged file included), the disk, the memory, Spark
-    itself. Nor is it if Cutline's own parts disagree, or if another Spark writer has taken over. `Tables.sparing` tests
-    with a commit whether the catalogue and the warehouse answer.
-    """
-    if isinstance(error, OSError):
-        return error.errno not in _MACHINE
-    java = error.__cause__ if isinstance(error, Refused) else error
-    if isinstance(java, Py4JError):
-        return isinstance(java, Py4JJavaError) and _MACHINE_IN_JAVA.search(str(java)) is None
-    if isinstance(error, Refused | TableFault):
-        return _MACHINE_IN_JAVA.search(str(java)) is None
-    own = isinstance(error, FileLost | FileRefused | BadDefault | Unsuitable)
-    return own or not isinstance(error, CutlineError | MemoryError)
 
 
 def quarantine(
@@ -81,11 +49,11 @@ def _cause(error: Exception) -> Cause:
     return cause.advised(_REPAIR)
 
 
-def read_again(progress: Progress, lake: Lake, table_id: str) -> None:
-    """Have a quarantined table read again from the source as its next generation, if the lake can take it."""
+def read_again(progress: Progress, sink: Sink, table_id: str) -> None:
+    """Have a quarantined table read again from the source as its next generation, if the sink can take it."""
     held = progress.quarantined[table_id]
     try:
-        lake.load(table_id)
+        sink.check_table(table_id)
     except TableFault as error:
         progress.quarantined[table_id] = replace(held, cause=error.cause)
         return

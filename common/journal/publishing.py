@@ -45,11 +45,11 @@ def publication(
         if at_cut.show and held is None:
             if done is None or done.generation != at_cut.generation:
                 raise ProtocolError(f"table {table} is live in checkpoint {n} but its generation was never applied")
-            main = Main(snapshot_id=done.snapshot_id)
+            main = Main(content=done.content)
         elif previous is None or before is None or before.main is None:
             main = None
         else:
-            main = Main(snapshot_id=before.main.snapshot_id, position=previous.position_of(table))
+            main = Main(content=before.main.content, position=previous.position_of(table))
         state, generation = (at_cut.phase, at_cut.generation) if held is None else ("quarantined", held.generation)
         now = PublishedTable(state=state, generation=generation, main=main, work=done, held=held)
         tables[table] = now if before is None or now != before else before

@@ -43,9 +43,9 @@ class JournalView:
         """Whether the store has entries that `refresh` has not taken up."""
         return self._store.last_slot() != self.last_slot
 
-    def await_more(self, seconds: float, pause: Callable[[float], bool]) -> None:
+    def await_more(self, seconds: float, pause: Callable[[float], bool], monotonic: Callable[[], float]) -> None:
         """Return once the store has the next entry, or as `PipelineStore.await_entry` does."""
-        self._store.await_entry(self.last_slot + 1, seconds, pause)
+        self._store.await_entry(self.last_slot + 1, seconds, pause, monotonic)
 
     def refresh(self, *, published: int | None, applied: int) -> None:
         """Take up new entries. Raises Unavailable if a new epoch left out the last checkpoint applied.

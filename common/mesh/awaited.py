@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cutline.common.mesh.ports import Clock
+from cutline.common.clock import Clock
 from cutline.common.waits import Party, Wait
 
 LATE_SECONDS = 10.0

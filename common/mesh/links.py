@@ -8,12 +8,13 @@ from contextlib import suppress
 
 from redis.asyncio import Redis
 
+from cutline.common.clock import Clock
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.awaited import Awaited
 from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.messages import Records, decode, encode
-from cutline.common.mesh.ports import Clock, Inbox
+from cutline.common.mesh.ports import Inbox
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.receiver import Receiver
 from cutline.common.mesh.redis import memory

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
+from cutline.common.clock import Clock
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Effect, Event, Ticked
-from cutline.common.mesh.ports import Clock
 from cutline.common.threads import Threads
 
 TICK_SECONDS = 0.2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cutline.common.clock import Clock
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send
 from cutline.common.mesh.messages import Marker, PartSaved
-from cutline.common.mesh.ports import Clock
 from cutline.common.status.pipeline_status import Mark
 
 KEPT = 50

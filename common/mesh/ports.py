@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from cutline.common.clock import Clock
 from cutline.common.mesh.log_lines import LogLines
 from cutline.common.mesh.machine import Event, Send
 from cutline.common.mesh.presence import Service
@@ -28,16 +29,6 @@ from cutline.common.waits import Wait
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Clock(Protocol):
-    """The two clocks of a process."""
-
-    def time(self) -> float:
-        """Seconds since 1970. It may be set back."""
-
-    def monotonic(self) -> float:
-        """Seconds since some moment; never goes back. Only differences count, and only in this process."""
 
 
 class Pool(Protocol):

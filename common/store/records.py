@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, NewType, TypeVar
 
 from cutline.common.causes import Cause
 from cutline.common.phases import Phase
@@ -367,25 +367,24 @@ Entry = EpochEntry | CheckpointEntry
 """The content of one slot of the journal."""
 
 
+Content = NewType("Content", str)
+"""What a sink calls the rows of a table at one moment, for good: it may be shown later. Only the sink reads it."""
+Place = NewType("Place", str)
+"""Where a sink goes on from a content. Only the sink reads it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The applied state of one table: a snapshot of the lake table, the branch it was made on, its generation and the
-    hash of its schema.
-    """
+    """The applied state of one table: its content and place in the sink, its generation, the hash of its schema."""
 
-    snapshot_id: int
-    branch: str
+    content: Content
+    place: Place
     generation: int
     schema: str
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
-        return {
-            "snapshot_id": self.snapshot_id,
-            "branch": self.branch,
-            "generation": self.generation,
-            "schema": self.schema,
-        }
+        return {"content": self.content, "place": self.place, "generation": self.generation, "schema": self.schema}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Work:
@@ -395,21 +394,22 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Main:
-    """The snapshot on a table's `main`, and the position of its content (None: the publication's position)."""
+    """The content that a table shows to its readers, and its position (None: the publication's position)."""
 
-    snapshot_id: int
+    content: Content
     position: Position | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict; it omits a position that equals the publication's."""
-        body: dict[str, Any] = {"snapshot_id": self.snapshot_id}
+        body: dict[str, Any] = {"content": self.content}
         return body if self.position is None else body | {"position": self.position.to_json()}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Main:
         """Read what `to_json` gave."""
         position = body.get("position")
-        return cls(snapshot_id=body["snapshot_id"], position=None if position is None else Position.from_json(position))
+        at = None if position is None else Position.from_json(position)
+        return cls(content=Content(body["content"]), position=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -319,14 +319,20 @@ class PipelineStore:
         """Return the numbers of the entries that the journal still has, ascending."""
         return sorted(self._numbers("journal"))
 
-    def await_entry(self, slot: int, seconds: float, pause: Callable[[float], bool]) -> None:
-        """Return once the journal has an entry in this slot, after about `seconds`, or once `pause` (a wait for so many
-        seconds) returns True.
+    def await_entry(
+        self,
+        slot: int,
+        seconds: float,
+        pause: Callable[[float], bool],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Return once the journal has an entry in this slot, after about `seconds` of the clock `monotonic`, or once
+        `pause` (a wait for so many seconds) returns True.
 
         A look at one slot costs less than `last_slot`, which alone knows the journal's end.
         """
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._exists(_entry_path(slot)):
+        until = monotonic() + seconds
+        while monotonic() < until and not self._exists(_entry_path(slot)):
             if pause(min(seconds, self._folder.look_seconds)):
                 return
 

@@ -28,6 +28,7 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.common.web import Barred, checked_peer
 from cutline.services.control.metrics import Facts
 from cutline.services.control.store_calls import in_store
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 
 KEY = "cutline:lineage"
 PRODUCER = f"urn:cutline:{version('cutline')}"
@@ -129,9 +130,9 @@ def event(
     moved = {}
     for name, table in record.tables.items():
         before = last.tables.get(name) if last is not None else None
-        shown = None if before is None or before.main is None else before.main.snapshot_id
-        if table.main is not None and table.main.snapshot_id != shown:
-            moved[name] = table.main.snapshot_id
+        shown = None if before is None or before.main is None else before.main.content
+        if table.main is not None and table.main.content != shown:
+            moved[name] = snapshot_of(table.main.content)
     if not moved:
         return None
     source, warehouse = definition["source"], str(definition["sink"]["warehouse"])

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from cutline.services.sources.mysql.catalogue import table_schema
-from cutline.spark_writer.serve import serve
+from cutline.spark_writer import production
+from cutline.spark_writer.driver import serve
 from tests.support.databases import Database
 from tests.support.history import content, differences
 from tests.support.mesh import Mesh, Pipeline, connection
@@ -34,7 +35,7 @@ def writing(mesh: Mesh) -> Iterator[None]:
 
     def served() -> None:
         try:
-            serve(mesh.store, stop, heard)
+            serve(mesh.store, stop, production.ports(mesh.store), heard)
         except BaseException as error:
             ends.append(error)
 

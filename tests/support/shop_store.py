@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
+from cutline.common.store.records import (
+    CheckpointEntry,
+    Content,
+    Main,
+    PartRef,
+    Publication,
+    PublishedTable,
+    TableEntry,
+)
 from cutline.common.store.store import PipelineStore, file_name
 from tests.support import records
 
@@ -54,7 +62,7 @@ def part(shop: PipelineStore, epoch: int) -> PartRef:
 def published(n: int, w: int = 1, tables: Mapping[str, int] | None = None, **other: Any) -> Publication:
     """A publication that shows these tables at snapshots."""
     shown = {
-        name: PublishedTable(state="live", generation=1, main=Main(snapshot_id=at), work=None)
+        name: PublishedTable(state="live", generation=1, main=Main(content=Content(str(at))), work=None)
         for name, at in (tables or {}).items()
     }
     defaults: dict[str, Any] = {

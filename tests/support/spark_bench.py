@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -30,9 +34,13 @@ from cutline.services.sources.mysql.connection import quoted_table
 from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.serve import Lead
+from cutline.spark_writer.driver import Driver
+from cutline.spark_writer.lead import Lead
+from cutline.spark_writer.ports import Ports
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
 
 Row = dict[str, Any]
@@ -189,8 +197,19 @@ class SparkBench:
         owner = Owner(name=name or self.journal.name, id=self.journal.store.id, adopts=self.adopts)
         return Lake(own, owner, lambda table_id: self.options, own_namespace=self.journal.config.sink.own_namespace)
 
+    def sink(self, **settings: Any) -> IcebergSink:
+        """The sink of a start."""
+        return IcebergSink(self.journal.store, self.lake(), **settings)
+
+    def driver(self, lead: Lead) -> Driver:
+        """What serves the pipeline in a thread, on this Spark."""
+        engine: Any = SimpleNamespace(open=lambda store, version: self.sink(), check=lambda: None)
+        no_thread: Any = None
+        ports = Ports(clock=time, flag=threading.Event, start=no_thread, pool=ThreadPoolExecutor, engine=engine)
+        return Driver(self.journal.store, lead, ports)
+
     def start(self, reached: Callable[[str], None] = lambda step: None) -> Incarnation:
-        self._open.append(Incarnation(self.journal.store, self.lake(), reached=reached, engine=self.engine))
+        self._open.append(Incarnation(self.journal.store, self.sink(engine=self.engine), reached=reached))
         return self._open[-1]
 
     def apply(self, incarnation: Incarnation | None = None) -> Incarnation:
@@ -215,7 +234,7 @@ class SparkBench:
                 if published_table.main is None or not published_table.shown:
                     continue
                 wanted = self.journal.at[record.n][table]
-                assert same(self.rows(table, published_table.main.snapshot_id), wanted), (
+                assert same(self.rows(table, snapshot_of(published_table.main.content)), wanted), (
                     f"{table} at publication {record.n}"
                 )
                 if record.kept:

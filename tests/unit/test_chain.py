@@ -13,7 +13,16 @@ from cutline.common.journal.batches import Batch, next_batch, only
 from cutline.common.journal.publishing import may_show, publication
 from cutline.common.store.chain import Chain, follow
 from cutline.common.store.deltas import changes
-from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work
+from cutline.common.store.records import (
+    CheckpointEntry,
+    Content,
+    Entry,
+    Main,
+    Place,
+    PublishedTable,
+    Quarantine,
+    Work,
+)
 from tests.support import records
 from tests.support.causes import because
 from tests.support.records import epoch
@@ -175,15 +184,15 @@ def test_any_journal_is_applied_whole_in_order_and_every_kept_cut_gets_its_publi
 
 
 def test_a_publication_shows_what_the_entry_shows_and_leaves_the_rest_as_it_was() -> None:
-    work = {T: Work(snapshot_id=7, branch="staging_3", generation=1, schema="h")}
+    work = {T: Work(content=Content("7"), place=Place("staging_3"), generation=1, schema="h")}
     first = publication(checkpoint(2), w=3, kept=False, work=work, previous=None, published_at=1.0)
-    assert first.tables[T].main == Main(snapshot_id=7)
+    assert first.tables[T].main == Main(content=Content("7"))
     assert first.tables[T].shown
-    later = {T: Work(snapshot_id=9, branch="staging_3", generation=2, schema="h")}
+    later = {T: Work(content=Content("9"), place=Place("staging_3"), generation=2, schema="h")}
     second = publication(
         checkpoint(3, generation=2, show=False), w=3, kept=True, work=later, previous=first, published_at=2.0
     )
-    assert second.tables[T].main == Main(snapshot_id=7, position=records.place(2))
+    assert second.tables[T].main == Main(content=Content("7"), position=records.place(2))
     assert second.position_of(T) == first.position_of(T) == records.place(2)
     assert second.tables[T].work == later[T]
     assert not second.tables[T].shown
@@ -196,16 +205,16 @@ def test_a_publication_shows_what_the_entry_shows_and_leaves_the_rest_as_it_was(
 
 
 def test_a_quarantined_table_is_published_with_its_cause_and_how_far_it_is_and_main_stays() -> None:
-    work = {T: Work(snapshot_id=7, branch="staging_3", generation=1, schema="h")}
+    work = {T: Work(content=Content("7"), place=Place("staging_3"), generation=1, schema="h")}
     first = publication(checkpoint(2), w=3, kept=False, work=work, previous=None, published_at=1.0)
     held = {T: Quarantine(cause=because("it is a view", "drop it"), generation=1, applied=2)}
-    later = {T: Work(snapshot_id=9, branch="staging_3", generation=1, schema="h")}
+    later = {T: Work(content=Content("9"), place=Place("staging_3"), generation=1, schema="h")}
     second = publication(checkpoint(3), w=3, kept=False, work=later, previous=first, published_at=2.0, quarantined=held)
     table = second.tables[T]
     assert second.position_of(T) == first.position_of(T)
-    assert (table.state, table.main and table.main.snapshot_id, table.held, table.shown) == (
+    assert (table.state, table.main and table.main.content, table.held, table.shown) == (
         "quarantined",
-        7,
+        "7",
         held[T],
         False,
     )

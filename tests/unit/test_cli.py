@@ -22,7 +22,7 @@ from cutline.common.form import text
 from cutline.common.mesh.rates import Rates
 from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
 from cutline.common.store.command_records import Orders, Outcome
-from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store
 from cutline.common.waits import Party, Wait
 from cutline.services.run import cli, lake, preflight, terminal
@@ -290,7 +290,7 @@ def table(phase: str, generation: int = 1, **more: Any) -> TableStatus:
     return TableStatus(phase=phase, generation=generation, **more)
 
 
-MAIN = Main(snapshot_id=1)
+MAIN = Main(content=Content("1"))
 
 
 def published(state: str, generation: int = 1, main: Main | None = MAIN) -> PublishedTable:

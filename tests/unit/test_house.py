@@ -93,7 +93,8 @@ EXCEPTED: dict[str, dict[str, str]] = {
         "tests/unit/test_loop.py: test_the_longest_hold_of_the_event_loop_is_told_for_a_while": PACE,
         "tests/unit/test_needs.py: test_what_takes_long_says_so_while_it_goes_on": PACE,
         "tests/unit/test_pace.py: run": PACE,
-        "tests/unit/test_serve.py: test_a_store_that_can_not_be_listed_ends_nothing_and_counts_as_not_served": PACE,
+        "tests/unit/test_spark_driver.py: "
+        "test_a_store_that_can_not_be_listed_ends_nothing_and_counts_as_not_served": PACE,
         "tests/unit/test_store_calls.py: look": PACE,
     },
     "reference": {},

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cutline.common.positions import Position
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.spark_writer.sinks.iceberg.publications import publication_rows, retained_rows
+from cutline.spark_writer.sinks.iceberg.works import content_of
 
 Row = dict[str, Any]
 TABLES = ("d.a", "d.b", "d.c")
@@ -19,7 +20,7 @@ def published(n: int, snapshots: dict[str, int]) -> Publication:
     """Publication `n`, by snapshots of tables; one that a table had before is shown at the cut of then."""
     tables = {}
     for table, snapshot in snapshots.items():
-        main = Main(snapshot_id=snapshot) if snapshot == n else Main(snapshot_id=snapshot, position=place(snapshot))
+        main = Main(content=content_of(snapshot), position=None if snapshot == n else place(snapshot))
         tables[table] = PublishedTable(state="live", generation=1, main=main, work=None)
     return Publication(
         n=n, epoch=1, w=1, kept=False, position=place(n), source_time=1.0 * n, published_at=2.0 * n, tables=tables

@@ -62,6 +62,7 @@ PURE = (
     "common/journal/batches.py",
     "common/journal/plan.py",
     "common/journal/publishing.py",
+    "spark_writer/sinks/iceberg/works.py",
     "common/store/command_records.py",
     "services/enumerator/agenda.py",
     "services/enumerator/checkpointing.py",

@@ -20,7 +20,7 @@ from cutline.common.mesh.usage import Usage
 from cutline.common.phases import LIVE, SNAPSHOT
 from cutline.common.schema import Column, TableSchema
 from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
-from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.splits import runs as grid_runs
 from cutline.services.control.api.tables import matches
@@ -257,7 +257,8 @@ def test_a_window_that_begins_in_the_middle_takes_no_phase_for_news_and_still_fi
 def publication(n: int, **shown: bool) -> Publication:
     def table(is_shown: bool) -> PublishedTable:
         position = None if is_shown else records.place(1)
-        return PublishedTable(state="live", generation=1, main=Main(snapshot_id=n, position=position), work=None)
+        main = Main(content=Content(str(n)), position=position)
+        return PublishedTable(state="live", generation=1, main=main, work=None)
 
     tables = {name: table(is_shown) for name, is_shown in shown.items()}
     times = {"source_time": 100.0 + n, "published_at": 200.0 + n}

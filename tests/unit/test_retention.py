@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.journal.publishing import publication
+from cutline.common.journal.retention import retained
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Entry, Publication, Quarantine, Work
-from cutline.spark_writer.retention import retained, tags_of
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of, tags_of, work_of
 from tests.support import records
 from tests.support.causes import because
 
@@ -47,7 +48,7 @@ class World:
         self.made += 1
         self.lake[table][self.made] = self.now
         generation = self.work[table].generation if table in self.work else 1
-        self.work[table] = Work(snapshot_id=self.made, branch="staging_1", generation=generation + more, schema="h")
+        self.work[table] = work_of(self.made, "staging_1", generation=generation + more, schema="h")
 
     @property
     def chain(self) -> Any:
@@ -89,8 +90,8 @@ class World:
         if kept is None:
             return
         for table, snapshots in self.lake.items():
-            heads = {self.work[table].snapshot_id} if table in self.work else set()
-            stay = {*kept.snapshots(table), *heads}
+            heads = {snapshot_of(self.work[table].content)} if table in self.work else set()
+            stay = {*map(snapshot_of, kept.contents_of(table)), *heads}
             self.lake[table] = {
                 number: at for number, at in snapshots.items() if number in stay or at > self.now - GRACE
             }
@@ -103,7 +104,7 @@ class World:
         """Read every retained publication, and require that retention has kept what the settings promise."""
         for n, record in self.published.items():
             for table, found in record.tables.items():
-                named = {at.snapshot_id for at in (found.main, found.work) if at is not None}
+                named = {snapshot_of(at.content) for at in (found.main, found.work) if at is not None}
                 assert named <= self.lake[table].keys(), f"{table} at publication {n}"
                 assert set(tags_of(record, table).values()) == named
         promised = {n for n, at in self.promised if at > self.now - GRACE}
@@ -213,7 +214,7 @@ def test_a_publication_that_a_restore_left_behind_stays_within_the_grace() -> No
     world.now += 2 * GRACE
     world.change(TABLES[0])
     world.checkpoint()  # 3
-    left_behind = world.work[TABLES[0]].snapshot_id
+    left_behind = world.work[TABLES[0]].content
     world.restore(2)
     for seconds, stays in ((0.0, True), (0.9 * GRACE, True), (0.2 * GRACE, False)):
         world.now += seconds
@@ -224,4 +225,4 @@ def test_a_publication_that_a_restore_left_behind_stays_within_the_grace() -> No
             chain=world.chain, now=world.now, settings=world.config,
         )  # fmt: skip
         assert found is not None
-        assert (left_behind in found.snapshots(TABLES[0])) == stays
+        assert (left_behind in found.contents_of(TABLES[0])) == stays

@@ -42,7 +42,7 @@ def test_an_entry_and_a_publication_cost_what_changed_and_tell_everything(shop: 
         assert isinstance(entry, CheckpointEntry)
         assert record is not None
         assert entry.tables == tables_at[n]
-        assert {name: table.main.snapshot_id for name, table in record.tables.items() if table.main} == {
+        assert {name: int(table.main.content) for name, table in record.tables.items() if table.main} == {
             name: int(table.schema or "") for name, table in tables_at[n].items()
         }
     written = sum(size(shop, f"journal/{n:010}.json") for n in range(3, 60))

@@ -17,6 +17,7 @@ from cutline.services.control.api.dependencies import CheckpointNumber, Known, S
 from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.store_calls import in_store
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 
 routes = router("cuts")
 
@@ -144,7 +145,7 @@ def _tables(record: Publication) -> list[CutTable]:
                 state=table.state,
                 generation=table.generation,
                 shown=table.shown,
-                snapshot_id=None if table.main is None else table.main.snapshot_id,
+                snapshot_id=None if table.main is None else snapshot_of(table.main.content),
                 position=None if position is None else position.to_json(),
                 code=None if table.held is None else table.held.cause.code,
                 cause=None if table.held is None else table.held.cause.sentence,

@@ -23,11 +23,9 @@ from cutline.common.config.addresses import barred
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.spark_writer.sinks.iceberg.durable import local_path
 from cutline.spark_writer.sinks.iceberg.objects import SCHEMES, bucket_of, file_system
+from cutline.spark_writer.sinks.side_by_side import SIDE_BY_SIDE
 
 ANSWER_SECONDS = 10.0
-SIDE_BY_SIDE = 8
-"""The tables of a pipeline that are worked on at once. Each waits for the catalogue and the disk most of the time, so
-they are more than the cores."""
 CONNECTIONS = SIDE_BY_SIDE + 4
 """The most connections to a catalogue's database: for these tables, the upkeep and `_cutline.publications`."""
 MOUNTS = Path("/proc/self/mountinfo")

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from cutline.spark_writer.sinks.contract import ACCEPT, OVERWRITE, Foreign
+from cutline.spark_writer.sinks.iceberg.works import content_of
+
 PUBLISHED = "cutline.published"
 CHOICE = "cutline.choice"
-ACCEPT = "accept"
-OVERWRITE = "overwrite"
 OURS = "cutline.w"
 """The property in the summary of each snapshot that Cutline makes."""
 _AUTHOR = ("engine-name", "engine-version", "app-id", "spark.app.id", "flink.job-id", "trino_query_id")
@@ -137,6 +138,19 @@ def theirs(metadata: Any) -> Theirs | None:
         commits=_commits(metadata, main, ours.snapshot_id),
         columns=columns,
         chosen=choice if about == [main, schema_id] else None,
+    )
+
+
+def foreign_of(found: Theirs) -> Foreign:
+    """What others made of `main`, as the contract of sinks has it."""
+    shown_by_us = found.shown.snapshot_id
+    return Foreign(
+        shown_n=found.shown.n,
+        shown=None if shown_by_us is None else content_of(shown_by_us),
+        content=None if found.main is None else content_of(found.main),
+        seen=found.seen,
+        choices=found.choices,
+        chosen=found.chosen,
     )
 
 

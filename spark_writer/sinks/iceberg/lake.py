@@ -17,6 +17,7 @@ from cutline.common.config.reserved import NAMESPACE
 from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.table_id import split_table_id, table_id_of
+from cutline.spark_writer.sinks.contract import TableFault
 from cutline.spark_writer.sinks.iceberg.catalogue import sqlite_path
 from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows
 from cutline.spark_writer.sinks.iceberg.durable import local_path, sync_files
@@ -24,7 +25,7 @@ from cutline.spark_writer.sinks.iceberg.jvm import Jvm, failing_as, is_away, ite
 from cutline.spark_writer.sinks.iceberg.naming import CATALOG, folder_name, leads_elsewhere
 from cutline.spark_writer.sinks.iceberg.objects import Rights, grant, is_secret
 from cutline.spark_writer.sinks.iceberg.owner import Owner
-from cutline.spark_writer.sinks.iceberg.table import FORMAT_VERSION, SOURCE, VERSION, LakeTable, TableFault
+from cutline.spark_writer.sinks.iceberg.table import FORMAT_VERSION, SOURCE, VERSION, LakeTable
 from cutline.spark_writer.sinks.iceberg.versions import LEAST, VERSIONS
 
 _PROPERTIES = {

@@ -49,6 +49,7 @@ from cutline.spark_writer.sinks.iceberg.maintenance import expire
 from cutline.spark_writer.sinks.iceberg.naming import CATALOG
 from cutline.spark_writer.sinks.iceberg.owner import EARLIER, Relation, earlier_of, with_earlier
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 
 logger = logging.getLogger("cutline.spark_writer")
 NAME, VIEW = reserved.PUBLICATIONS, reserved.CUTS
@@ -343,7 +344,7 @@ def publication_rows(record: Publication, before: Publication | None, pipeline: 
                     **times,
                     "table": table_id,
                     "state": table.state,
-                    "snapshot_id": table.main and table.main.snapshot_id,
+                    "snapshot_id": table.main and snapshot_of(table.main.content),
                     "shown": table.shown,
                     **_columns_of(record.position_of(table_id)),
                 }

@@ -45,13 +45,14 @@ from cutline.common.file_metrics import COLUMNS
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import FileMetrics
 from cutline.common.table_id import split_table_id
+from cutline.spark_writer.sinks.contract import ACCEPT, ForeignCommit, TableFault
 from cutline.spark_writer.sinks.iceberg.columns import OFFSET, Layout, Unsuitable, lay_out, quoted
 from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import description as vector_description
 from cutline.spark_writer.sinks.iceberg.durable import local_path, sync_above, sync_files
 from cutline.spark_writer.sinks.iceberg.files import Contents, DataFile, Lineage, file_size
-from cutline.spark_writer.sinks.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
+from cutline.spark_writer.sinks.iceberg.foreign import CHOICE, PUBLISHED, Theirs, foreign_of, shown, theirs, undone
 from cutline.spark_writer.sinks.iceberg.jvm import Jvm, failing_as, is_conflict, items
 from cutline.spark_writer.sinks.iceberg.key_index import Found, KeyIndex
 from cutline.spark_writer.sinks.iceberg.leftovers import removed_after
@@ -108,29 +109,9 @@ Change = Callable[[Any], tuple[Any, Files]]
 """Given Iceberg's Transaction, prepares an update in it; also returns the data files that the branch then has."""
 
 
-class TableFault(ConfigError):
-    """Another user changed a lake table so that Cutline can't go on with it; a person must mend it.
-
-    `lost`: the rows that it held are gone too.
-    """
-
-    code = Code.LAKE
-
-    def __init__(self, cause: Cause | str, remedy: str = "", *, lost: bool = False) -> None:
-        """Take the cause, or its sentence and remedy."""
-        super().__init__(cause if isinstance(cause, Cause) else Cause(self.code, cause, remedy))
-        self.lost = lost
-
-
-class ForeignCommit(TableFault):
-    """Other users committed `theirs` to `main`, and a person must choose whether that is kept."""
-
-    code = Code.FOREIGN_COMMIT
-
-    def __init__(self, table_id: str, theirs: Theirs) -> None:
-        """Describe it in one sentence."""
-        super().__init__(theirs.describe(f"{CATALOG}.{table_id}"), theirs.remedy)
-        self.theirs = theirs
+def foreign_commit(table_id: str, found: Theirs) -> ForeignCommit:
+    """Return the error that others committed to `main`, and a person must choose whether that is kept."""
+    return ForeignCommit(found.describe(f"{CATALOG}.{table_id}"), found.remedy, foreign_of(found))
 
 
 class LakeTable:
@@ -386,7 +367,7 @@ class LakeTable:
             found = undone(self.metadata(), snapshot_id)
             if found is not None:
                 if not found.rewrites and found.chosen != ACCEPT:
-                    raise ForeignCommit(self.table_id, found)
+                    raise foreign_commit(self.table_id, found)
                 self._check_files(found.main)
         return found
 
@@ -936,7 +917,7 @@ class LakeTable:
             self._check_form()
             lost = undone(base, snapshot_id)
             if lost is not None and not lost.rewrites:
-                raise ForeignCommit(self.table_id, lost)
+                raise foreign_commit(self.table_id, lost)
             gone = []
             if lost is None or before.snapshot_id != snapshot_id:
                 if lost is not None:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cutline.common.positions import Position
-from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.services.client.rest import AsyncClient, Client, NotFound, Unauthorized, WrongRequest
 from cutline.services.client.rest.models import Checkpoint, Event, Grid
 from cutline.services.run.cli import main
@@ -237,7 +237,8 @@ def test_cuts_say_what_the_lake_showed_at_a_time_and_which_one_holds_a_gtid(cont
     def publish(n: int, at: float, *, shown: bool) -> None:
         position = Position(server=server, file="binlog.000001", offset=100 * n, gtids=f"{server}:1-{n}")
         older = None if shown else replace(position, offset=4)
-        table = PublishedTable(state="live", generation=1, main=Main(snapshot_id=n, position=older), work=None)
+        main = Main(content=Content(str(n)), position=older)
+        table = PublishedTable(state="live", generation=1, main=main, work=None)
         record = Publication(
             n=n, epoch=1, w=1, kept=False, position=position, source_time=at - 5, published_at=at, tables={"a.b": table}
         )

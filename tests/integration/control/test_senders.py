@@ -17,7 +17,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
 from cutline.common.status.pipeline_status import Apply, Mark, ReaderStatus, SparkWriterStatus, WriterStatus
-from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control import duties as watch_file
 from cutline.services.control.duties import jobs_of, watch
@@ -50,7 +50,7 @@ def publish(shop: PipelineStore, n: int, **snapshots: int) -> None:
     times = {"started_at": AT + n, "written_at": AT + n + 0.5}
     shop.put_entry(records.checkpoint(n, 1, staged=staged, kept=n == 3, **times))
     tables = {
-        f"a.{name}": PublishedTable(state="live", generation=1, main=Main(snapshot_id=snapshot), work=None)
+        f"a.{name}": PublishedTable(state="live", generation=1, main=Main(content=Content(str(snapshot))), work=None)
         for name, snapshot in snapshots.items()
     }
     known: dict[str, Any] = {"epoch": 1, "w": 1, "kept": False, "position": records.place(n), "source_time": AT}
@@ -153,7 +153,7 @@ async def test_a_publication_is_an_event_with_source_tables_and_snapshots(
 
 
 def test_an_event_that_openlineage_forbids_is_found_out() -> None:
-    main = PublishedTable(state="live", generation=1, main=Main(snapshot_id=5), work=None)
+    main = PublishedTable(state="live", generation=1, main=Main(content=Content("5")), work=None)
     known: dict[str, Any] = {"epoch": 1, "w": 1, "kept": False, "position": None, "source_time": None}
     definition = parse(SHOP).definition()
 

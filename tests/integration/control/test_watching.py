@@ -151,7 +151,7 @@ def test_a_real_publication_is_measured_traced_and_told(
     (record,) = (record for record in records if record.n == n)
     main = record.tables[table].main
     assert main is not None
-    assert [each["facets"]["version"]["datasetVersion"] for each in event["outputs"]] == [str(main.snapshot_id)]
+    assert [each["facets"]["version"]["datasetVersion"] for each in event["outputs"]] == [main.content]
     assert [fault for post in lineage.taken for fault in openlineage.faults(json.loads(post.body))] == []
     request = ExportTraceServiceRequest.FromString(traces.taken[0].body)
     spans = {span.name for each in request.resource_spans for scope in each.scope_spans for span in scope.spans}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.spark_writer import session
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support.databases import Database
 from tests.support.hammer import Hammer
 from tests.support.lakes import savepoint, writing
@@ -59,7 +60,8 @@ def test_every_publication_has_each_inserted_row_once(
     newest: Any = pipeline.checkpoint()
     assert "only its INSERTs" in str(newest.tables[name].cause)
     reader = session.for_pipeline(spark, definition["sink"])
-    versions = dict.fromkeys(publication.tables[name].main.snapshot_id for publication in showing(pipeline, name))
+    contents = dict.fromkeys(publication.tables[name].main.content for publication in showing(pipeline, name))
+    versions = [snapshot_of(content) for content in contents]
     assert len(versions) >= 3
     for version in versions:
         assert first_pairs(rows(reader, name, version)), f"snapshot {version}"

@@ -16,6 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from cutline.common.schema import Column, parse_type
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer import session
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support.bank import ACCOUNTS, BALANCE, Bank
 from tests.support.databases import Database, MariaDB
 from tests.support.history import content, differences
@@ -58,7 +59,7 @@ def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(
     assert len(showing) > len(kept)
     truth = bank.history.at(bank.tables, [place(record) for record in showing])
     for record, held in zip(showing, truth, strict=True):
-        versions = [[record.tables[name].main.snapshot_id for name in bank.names]]
+        versions = [[snapshot_of(record.tables[name].main.content) for name in bank.names]]
         if record.n in kept:
             versions.append([f"'checkpoint_{record.n}'"] * 2)
         for pair in versions:

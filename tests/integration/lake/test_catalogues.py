@@ -25,10 +25,8 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.store.backends import backend_of
 from cutline.common.store.store import Store
 from cutline.spark_writer import session
-from cutline.spark_writer.serve import PipelineApplier
 from cutline.spark_writer.sinks.iceberg import catalogue, files, objects
-from cutline.spark_writer.sinks.iceberg.lake import Lake
-from cutline.spark_writer.sinks.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.conftest import started
 from tests.support import records
 from tests.support.databases import MariaDB
@@ -90,7 +88,7 @@ def test_store_and_warehouse_on_s3(
     main, table = newest(bench).tables[T.table_id].main, bench.lake().load(T.table_id)
     assert main is not None
     assert table is not None
-    assert all(path.startswith(place) for path in table.contents(main.snapshot_id).files)
+    assert all(path.startswith(place) for path in table.contents(snapshot_of(main.content)).files)
 
 
 @pytest.mark.full
@@ -111,7 +109,7 @@ def test_a_rest_catalogue_that_lends_credentials(make: Make, on_s3: S3, tmp_path
         assert main is not None
         assert table is not None
         assert table.rights.lent
-        for path in table.contents(main.snapshot_id).files:
+        for path in table.contents(snapshot_of(main.content)).files:
             assert path.startswith(f"s3://{bucket}/lake/")
             assert objects.granted(path)["s3.access-key-id"] == "lender"
         bench.close()
@@ -216,16 +214,8 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
     3. PostgreSQL is back: the checkpoint is published, and every table is as it must be."""
     bench = make(sink={"catalog": postgresql.create()})
     both_live(bench)
-    store, lead = bench.journal.store, Heard()
-    config = bench.journal.config
-    applier = PipelineApplier(
-        store,
-        lambda version: (
-            Lake(session.for_pipeline(spark, config.definition()["sink"]), Owner(name="shop", id=store.id)),
-            config,
-        ),
-        lead,
-    )
+    lead = Heard()
+    applier = bench.driver(lead)
     applier.AGAIN_SECONDS = (0.5, 2.0)
     postgresql.stop()
     try:
@@ -244,7 +234,8 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
         assert "starting again in" in caplog.text
     finally:
         postgresql.start()
-    waited(lambda: n in store.publication_numbers(), "the publication", 60, lambda: str(lead.statuses[-2:]))
+    published = bench.journal.store.publication_numbers
+    waited(lambda: n in published(), "the publication", 60, lambda: str(lead.statuses[-2:]))
     lead.stop.set()
     thread.join()
     assert bench.agree() == 3

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from cutline.common.errors import Unavailable
-from cutline.spark_writer.serve import PipelineApplier
+from cutline.spark_writer.driver import Driver
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from tests.support.quarantined import HEALTHY, branches, until
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, order, stock
@@ -17,9 +17,9 @@ class Applier:
     """The Spark writer as its process serves a pipeline, in a thread, with the statuses that it reports."""
 
     def __init__(self, bench: SparkBench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
-        monkeypatch.setattr(PipelineApplier, "AGAIN_SECONDS", pauses)
+        monkeypatch.setattr(Driver, "AGAIN_SECONDS", pauses)
         self.lead = Heard()
-        applier = PipelineApplier(bench.journal.store, lambda version: (bench.lake(), bench.journal.config), self.lead)
+        applier = bench.driver(self.lead)
         self._thread = threading.Thread(target=applier.run)
         self._thread.start()
 
@@ -100,13 +100,13 @@ def test_killed_starts_leave_at_most_one_branch_and_those_of_a_user_and_a_newer_
     assert branches(bench, HEALTHY) == {
         "main",
         "staging_0",
-        first.progress.branch,
-        older.progress.branch,
-        newer.progress.branch,
+        first.sink.branch,
+        older.sink.branch,
+        newer.sink.branch,
     }
     last = bench.apply()
     journal.change(T, ("+U", order(2, "third")))
     journal.checkpoint()
     bench.apply(last)
-    assert branches(bench, HEALTHY) == {"main", "staging_0", last.progress.branch}
+    assert branches(bench, HEALTHY) == {"main", "staging_0", last.sink.branch}
     assert bench.agree() == 4

@@ -20,10 +20,10 @@ import pytest
 
 from cutline.common.errors import ConfigError
 from cutline.common.status.pipeline_status import Held
-from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.serve import PipelineApplier
+from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, schema, stock
 
 THEIRS, OURS = U.table_id, T.table_id
@@ -100,7 +100,7 @@ def parked_at(bench: Seen, n: int) -> str:
 
 
 def choose(incarnation: Incarnation, choice: str) -> None:
-    incarnation.choose(THEIRS, choice, incarnation.progress.theirs[THEIRS].seen)
+    incarnation.choose(THEIRS, choice, incarnation.foreign[THEIRS].seen)
 
 
 def without(bench: Seen, *items: int) -> None:
@@ -135,7 +135,7 @@ def test_a_delete_by_another_user_parks_its_table_alone_until_accept_keeps_it(be
     assert "operation delete, 1 rows deleted by position" in cause
     assert "cutline lake accept" in cause
     assert same(bench.rows(THEIRS), rows)
-    seen = incarnation.progress.theirs[THEIRS].seen
+    seen = incarnation.foreign[THEIRS].seen
     choose(incarnation, "accept")
     bench.session.sql(f"DELETE FROM lake.{THEIRS} WHERE item = 2")
     assert "the last of 2" in parked_at(bench, change(bench, 0, incarnation))
@@ -145,7 +145,7 @@ def test_a_delete_by_another_user_parks_its_table_alone_until_accept_keeps_it(be
     choose(incarnation, "accept")
     without(bench, 3, 2)
     assert live_at(bench, change(bench, 1, incarnation))
-    assert incarnation.progress.theirs == {}
+    assert incarnation.foreign == {}
     with pytest.raises(ConfigError, match="awaits a choice"):
         incarnation.choose(THEIRS, "accept", seen)
 
@@ -169,7 +169,7 @@ def test_a_column_of_another_user_parks_the_table_until_it_is_overwritten_or_dro
     incarnation = live(bench)
     bench.session.sql(f"ALTER TABLE lake.{THEIRS} ADD COLUMN mine string")
     assert "with mine" in parked_at(bench, change(bench, 1, incarnation))
-    assert incarnation.progress.theirs[THEIRS].choices == ("overwrite",)
+    assert incarnation.foreign[THEIRS].choices == ("overwrite",)
     with pytest.raises(ConfigError, match="no choice"):
         choose(incarnation, "accept")
     assert bench.rows(THEIRS)[0] == ("place", "item", "amount", "mine")
@@ -188,8 +188,8 @@ def test_a_rollback_parks_the_table_and_accept_applies_later_changes_on_top_of_i
     assert before is not None
     change(bench, 0, incarnation)
     bench.other.refresh()
-    bench.other.java.manageSnapshots().rollbackTo(before.snapshot_id).commit()
-    assert f" UTC to snapshot {before.snapshot_id} of" in parked_at(bench, change(bench, 1, incarnation))
+    bench.other.java.manageSnapshots().rollbackTo(snapshot_of(before.content)).commit()
+    assert f" UTC to snapshot {before.content} of" in parked_at(bench, change(bench, 1, incarnation))
     assert same(bench.rows(THEIRS), journal.at[first][THEIRS])
     choose(incarnation, "accept")
     without(bench, 10)  # what the second publication had changed
@@ -345,7 +345,7 @@ def test_the_service_reports_what_awaits_a_choice_and_takes_it(bench: Seen) -> N
     bench.session.sql(DELETE)
     change(bench, 1)
     lead = Heard()
-    applier = PipelineApplier(bench.journal.store, lambda version: (bench.lake(), bench.journal.config), lead)
+    applier = bench.driver(lead)
 
     def held() -> Held | None:
         return lead.status.quarantined.get(THEIRS)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from cutline.common.store.index_files import IndexFiles
-from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.sinks.iceberg import key_index, locating
+from cutline.spark_writer.sinks.iceberg import key_index, locating, upkeep
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndex
 from tests.conftest import FULL
 from tests.integration.lake.test_engines import KEYS
@@ -46,7 +45,7 @@ def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def index_of(incarnation: Incarnation, table_id: str = T.table_id) -> KeyIndex:
-    return incarnation._indexes.find(table_id)
+    return incarnation.sink.indexes.find(table_id)
 
 
 def names(bench: SparkBench) -> set[str]:
@@ -89,7 +88,7 @@ def test_a_table_that_uses_its_index_ends_equal(bench: SparkBench, monkeypatch: 
     used = 0
     for _ in range(12):
         bench.engine = draw.choice(["local", "local", "local", "spark"])
-        incarnation._engine = bench.engine
+        incarnation.sink.engine = bench.engine
         journal.change(
             table, *((draw.choice(["+I", "+U", "-D"]), row(draw.randrange(50))) for _ in range(draw.randint(1, 8)))
         )

@@ -12,10 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from cutline.spark_writer import session, upkeep
+from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
+from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
 from tests.support.spark_bench import (
     SparkBench,
     T,
@@ -118,7 +120,7 @@ def test_a_key_that_goes_from_0_to_minus_0_is_one_row_in_both_engines(bench: Spa
     journal.checkpoint()
     incarnation = bench.apply()
     for at, engine in enumerate(("spark", "local", "spark")):
-        incarnation._engine = engine
+        incarnation.sink.engine = engine
         old, new = (0.0, -0.0) if at % 2 == 0 else (-0.0, 0.0)
         for each in (table, both):
             change = [("-D", {"place": "a", "k": old}), ("+I", {"place": "a", "k": new, "v": at})]
@@ -291,7 +293,7 @@ def test_the_format_version_is_a_tables_own_option_or_the_sinks(bench: SparkBenc
     journal.chunk(T, [order(1)])
     journal.chunk(U, [stock(1, 1)])
     journal.checkpoint()
-    made = Incarnation(journal.store, lake)
+    made = Incarnation(journal.store, IcebergSink(journal.store, lake))
     bench.apply(made)
     made.close()
     assert [version_of(bench, name) for name in ("shop.orders", "shop.stock", "_cutline.publications")] == [3, 2, 2]
@@ -328,8 +330,8 @@ def test_rows_deleted_in_version_2_stay_deleted_when_version_3_deletes_more(benc
     """A deletion vector takes over what a position-delete file of the same data file deletes, as version 3 wants it."""
     bench.options = options(format_version=2)
     incarnation = both_live(bench)
-    incarnation.tables.get("shop.orders")._wanted_version = 3
-    incarnation.tables.get("shop.orders").begin_generation(T, 2)
+    incarnation.sink.tables.get("shop.orders")._wanted_version = 3
+    incarnation.sink.tables.get("shop.orders").begin_generation(T, 2)
     bench.journal.change(T, ("-D", order(3)))
     bench.journal.checkpoint(kept=True)
     bench.apply(incarnation)
@@ -402,7 +404,7 @@ def test_a_delete_of_another_user_in_version_2_is_kept_once_a_person_accepts_it(
     journal.change(T, ("+U", order(4, "new")))
     journal.checkpoint()
     bench.apply(incarnation)
-    incarnation.choose("shop.orders", "accept", incarnation.progress.theirs["shop.orders"].seen)
+    incarnation.choose("shop.orders", "accept", incarnation.foreign["shop.orders"].seen)
     for number in (2, 3):
         journal.models["shop.orders"].pop((number,))
     journal.change(T, ("-D", order(5)))

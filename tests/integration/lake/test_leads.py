@@ -17,8 +17,8 @@ from cutline.common.mesh.lease import lease_name
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.status.pipeline_status import SPARK_WRITER, SparkWriterStatus
 from cutline.spark_writer import leading
+from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.leading import Replica
-from cutline.spark_writer.serve import Lead
 from tests.support.redis_servers import Redis
 
 NAMES = ("crm", "log", "shop")

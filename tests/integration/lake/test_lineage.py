@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
+from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.jvm import Refused
 from tests.conftest import FULL
 from tests.support.spark_bench import Row, SparkBench, T, U, order, same, stock
@@ -182,7 +182,7 @@ def test_a_large_round_carries_over_what_died_meanwhile(bench: SparkBench, large
     """1. A large round begins. 2. Rows of its files are updated and deleted, twice; a column is renamed and one added.
     3. It ends: the table has its file, and each row is as it was.
     """
-    journal, old = bench.journal, paths(bench, large.progress.branch)
+    journal, old = bench.journal, paths(bench, large.sink.branch)
     journal.change(U, ("+U", stock(3, -3)), ("-D", stock(17, 17)), ("+I", stock(99, 99)))
     journal.checkpoint()
     bench.apply(large)
@@ -196,7 +196,7 @@ def test_a_large_round_carries_over_what_died_meanwhile(bench: SparkBench, large
     bench.apply(large)
     before = lineage(bench, U.table_id, U.key)
     written = finish(large)
-    assert paths(bench, large.progress.branch) & (old | written) == written
+    assert paths(bench, large.sink.branch) & (old | written) == written
     journal.checkpoint()
     bench.apply(large)
     assert written <= paths(bench, "main")

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.expressions import EqualTo
 from pyiceberg.transforms import parse_transform
 
-from cutline.spark_writer import upkeep
+from cutline.spark_writer.sinks.iceberg import upkeep
 from tests.support.spark_bench import (
     SparkBench,
     T,

@@ -61,7 +61,7 @@ def test_cuts_that_are_kept_stay_right(bench: SparkBench, monkeypatch: pytest.Mo
     oldest. 5. Another start writes its rows anew.
     """
     incarnation = history(bench, 12)
-    written = incarnation._publications
+    written = incarnation.sink.publications
     written.make_view()
     records, before = bench.journal.store.publications(), cuts(bench)
     numbers = [record.n for record in records]
@@ -96,9 +96,9 @@ def test_cutlines_own_tables_are_in_the_namespace_that_the_pipeline_chose(spark:
         bench.journal.table(theirs)
         bench.journal.chunk(theirs, [order(number) for number in range(3)])
         incarnation = history(bench, 3)
-        incarnation._publications.make_view()
+        incarnation.sink.publications.make_view()
         records = bench.journal.store.publications()
-        incarnation._publications.tidy(records[2:3], records[-1].n, NEVER_MS)
+        incarnation.sink.publications.tidy(records[2:3], records[-1].n, NEVER_MS)
         bench.apply()
         assert len(bench.rows(theirs.table_id)[1]) == 3
         assert cuts(bench, namespace="`select`").keys() == {record.n for record in records[2:]}
@@ -114,7 +114,7 @@ def test_cutlines_own_tables_are_in_the_namespace_that_the_pipeline_chose(spark:
 def test_rows_of_other_pipelines_stay_whatever_file_they_are_in(bench: SparkBench) -> None:
     """A user's compaction has put the rows of all pipelines into one file."""
     incarnation = history(bench, 5)
-    written = incarnation._publications
+    written = incarnation.sink.publications
     written.make_view()
     bench.session.sql(
         "INSERT INTO lake._cutline.publications SELECT 'crm', checkpoint, `table`, state, snapshot_id, file, position,"
@@ -153,7 +153,7 @@ def test_manifests_that_a_commit_has_merged_away_are_deleted(
 def test_manifests_of_a_refused_commit_are_deleted(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user commits to a table right before our commit, which is made again."""
     incarnation = history(bench, 1)
-    table = incarnation.tables.get(T.table_id)
+    table = incarnation.sink.tables.get(T.table_id)
     committed, others = table.committed, []
 
     def raced(failure: str, once: Any, **how: Any) -> Any:

@@ -21,9 +21,11 @@ import pytest
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.store.records import CheckpointEntry
-from cutline.spark_writer import session, upkeep
+from cutline.spark_writer import session
+from cutline.spark_writer.sinks.iceberg import sink, upkeep
 from cutline.spark_writer.sinks.iceberg.foreign import theirs
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
 from tests.support.databases import Database, MariaDB
 from tests.support.mesh import Mesh
@@ -290,7 +292,7 @@ def test_staged_files_of_a_quarantined_table_are_kept_no_longer_than_those_of_ot
     """1. A table is quarantined while its snapshot goes on. 2. Its files are swept in their time, chunks too.
     3. The fault is undone: the next start has it read again. 4. Its next generation comes.
     """
-    monkeypatch.setattr(upkeep, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
+    monkeypatch.setattr(sink, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
     journal, incarnation = bench.journal, both_live(bench)
     FAULTS["a partition field"].do(bench)
@@ -419,7 +421,7 @@ def test_upkeep_does_not_wait_for_a_publication_and_one_bad_table_does_not_stop_
     """1. Both get many files. 2. A user drops one. 3. A checkpoint inside a transaction is applied, not published."""
     monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
-    monkeypatch.setattr(upkeep, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
+    monkeypatch.setattr(sink, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
     journal, incarnation = bench.journal, both_live(bench)
     for number in range(upkeep.TIER):
         journal.change(U, ("+U", stock(number, 500)))
@@ -432,11 +434,16 @@ def test_upkeep_does_not_wait_for_a_publication_and_one_bad_table_does_not_stop_
     bench.apply(incarnation)
     assert incarnation.progress.published is not None
     assert incarnation.progress.published.n < incarnation.progress.applied
-    files = len(bench.lake().ensure(HEALTHY).contents(incarnation.progress.work[HEALTHY].snapshot_id).files)
+
+    def files_of_the_head() -> int:
+        head = snapshot_of(incarnation.progress.work[HEALTHY].content)
+        return len(bench.lake().ensure(HEALTHY).contents(head).files)
+
+    files = files_of_the_head()
     snapshots = bench.session.sql(f"SELECT 1 FROM lake.{HEALTHY}.snapshots").count()
     for _ in range(3):
         incarnation.upkeep.run()
-    assert len(bench.lake().ensure(HEALTHY).contents(incarnation.progress.work[HEALTHY].snapshot_id).files) < files
+    assert files_of_the_head() < files
     assert bench.session.sql(f"SELECT 1 FROM lake.{HEALTHY}.snapshots").count() < snapshots
     last = journal.checkpoint()
     bench.apply(incarnation)

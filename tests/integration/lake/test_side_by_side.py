@@ -13,10 +13,10 @@ from py4j.java_gateway import GatewayClient
 from py4j.protocol import MEMORY_COMMAND_NAME
 
 from cutline.common.schema import TableSchema
-from cutline.spark_writer import apply
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.sinks.iceberg.catalogue import SIDE_BY_SIDE
+from cutline.spark_writer.sinks.iceberg import local, sink
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
+from cutline.spark_writer.sinks.side_by_side import SIDE_BY_SIDE
 from tests.support.spark_bench import SparkBench, order, schema
 
 COLUMNS = {f"c{number}": "int" for number in range(17)}
@@ -97,7 +97,7 @@ def test_tables_that_need_memory_are_as_many_at_once_as_the_cores(
 ) -> None:
     incarnation = begun(bench, TABLES)
     lock, inside, most = threading.Lock(), 0, 0
-    real = apply.local.changed
+    real = local.changed
 
     def measured(*arguments: Any) -> Any:
         nonlocal inside, most
@@ -111,8 +111,8 @@ def test_tables_that_need_memory_are_as_many_at_once_as_the_cores(
             with lock:
                 inside -= 1
 
-    monkeypatch.setattr(apply.local, "changed", measured)
-    monkeypatch.setattr(apply, "LIGHT_ROWS", 0)
+    monkeypatch.setattr(local, "changed", measured)
+    monkeypatch.setattr(sink, "LIGHT_ROWS", 0)
     changed(bench, TABLES, "heavy")
     bench.apply(incarnation)
     assert most == max(2, min(SIDE_BY_SIDE, os.cpu_count() or 2))
@@ -148,6 +148,6 @@ def test_hadoop_makes_files_with_their_rights_and_starts_no_process_for_it(
     events = read(java.root.java.nio.file.Paths.get(str(tmp_path / "recorded"), java.strings()))
     assert events.size() == 0
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o600
-    metadata = incarnation.tables.get(TABLES[0].table_id).metadata().metadataFileLocation().removeprefix("file:")
+    metadata = incarnation.sink.tables.get(TABLES[0].table_id).metadata().metadataFileLocation().removeprefix("file:")
     assert Path(metadata).stat().st_mode & 0o777 == 0o644
     assert bench.agree() == 2

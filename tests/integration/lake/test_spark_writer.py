@@ -409,7 +409,7 @@ def test_a_checkpoint_of_any_size_is_one_snapshot(
     incarnation = bench.apply()
     assert bench.agree() == 2
     # The chunk, and the changes; the TRUNCATE, and the changes.
-    table = incarnation.tables.get(T.table_id).metadata()
+    table = incarnation.sink.tables.get(T.table_id).metadata()
     assert [str(snapshot.operation()) for snapshot in items(table.snapshots())] == [
         "overwrite",
         "overwrite",

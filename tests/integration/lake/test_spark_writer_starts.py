@@ -20,9 +20,10 @@ import pytest
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
+from cutline.spark_writer.sinks.iceberg import sink, upkeep
 from cutline.spark_writer.sinks.iceberg.maintenance import expire
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support.busy_history import busy_history
 from tests.support.spark_bench import Journal, SparkBench, T, U, order, same
 
@@ -175,7 +176,7 @@ def test_a_start_that_was_overtaken_does_not_leave_a_quarantined_table_where_it_
         bench.apply(second)
     bench.apply()
     third, fourth = journal.store.publications()[1:]
-    snapshots = {record.tables[T.table_id].main.snapshot_id for record in (third, fourth)}
+    snapshots = {snapshot_of(record.tables[T.table_id].main.content) for record in (third, fourth)}
     assert (len(snapshots), fourth.position_of(T.table_id)) == (1, third.position)
     assert same(bench.rows(T.table_id), journal.at[3][T.table_id])
 
@@ -206,7 +207,7 @@ def test_savepoints_are_kept_by_number_and_the_others_release_their_snapshots(
     """1. Three savepoints and more. 2. Upkeep with room for two: the first one's tag and publication go, and
     the entries after the last one; a tag of somebody else stays. 3. A restore to the last one works."""
     few = partial(RetentionConfig.model_construct, grace_seconds=-1.0, savepoints=2)
-    monkeypatch.setattr(upkeep, "RetentionConfig", few)
+    monkeypatch.setattr(sink, "RetentionConfig", few)
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(5)])
@@ -270,7 +271,7 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     assert files < 9
     assert bench.agree() == 14
 
-    monkeypatch.setattr(upkeep, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
+    monkeypatch.setattr(sink, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
     before = len(list((journal.root / "lake" / "shop" / "orders").rglob("*.parquet")))
     incarnation = bench.start()
@@ -281,7 +282,7 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     incarnation.upkeep.run()
     assert len(list((journal.root / "lake" / "shop" / "orders").rglob("*.parquet"))) < before
     branches = bench.session.sql(f"SELECT name FROM lake.{T.table_id}.refs WHERE type = 'BRANCH'").toArrow()["name"]
-    assert sorted(branches.to_pylist()) == ["main", incarnation.progress.branch]
+    assert sorted(branches.to_pylist()) == ["main", incarnation.sink.branch]
     assert same(bench.rows(T.table_id), journal.at[newest][T.table_id])
     for record in journal.store.publications():
         if record.kept:
@@ -308,7 +309,8 @@ def test_the_files_of_a_snapshot_are_not_merged_before_their_table_is_live(bench
     journal.checkpoint()
     bench.apply(incarnation)
     incarnation.upkeep.run()
-    (file,) = bench.lake().ensure(T.table_id).contents(incarnation.progress.work[T.table_id].snapshot_id).files.values()
+    head = snapshot_of(incarnation.progress.work[T.table_id].content)
+    (file,) = bench.lake().ensure(T.table_id).contents(head).files.values()
     assert file.rows == upkeep.TIER
 
 
@@ -325,7 +327,7 @@ def test_expiry_spares_the_files_of_the_store(bench: SparkBench) -> None:
     lost = bench.apply()
     journal.checkpoint()
     table = bench.lake().ensure(T.table_id)
-    table.java.manageSnapshots().removeBranch(lost.progress.branch).commit()
+    table.java.manageSnapshots().removeBranch(lost.sink.branch).commit()
     soon = int(time.time() * 1000) + 1000
     names = [chunk.stat().st_nlink for chunk in chunks]
     expire(table, before_ms=soon)
@@ -339,13 +341,14 @@ from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
+from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
 store = Store(sys.argv[1]).pipeline("shop")
 spark = session.start({"spark.driver.memory": "512m"})
 def reached(step):
     print("reached", step, flush=True)
     sys.stdin.readline()
 lake = Lake(session.for_pipeline(spark, store.definition()["sink"]), Owner(name="shop", id=store.id))
-incarnation = Incarnation(store, lake, reached=reached)
+incarnation = Incarnation(store, IcebergSink(store, lake), reached=reached)
 while incarnation.step():
     pass
 print("done", flush=True)
@@ -434,7 +437,7 @@ def test_the_lake_lists_every_table_at_every_publication(bench: SparkBench) -> N
     assert {row["table"] for row in written if row["checkpoint"] == last} == {None, T.table_id}
     cuts = bench.session.sql("SELECT * FROM lake._cutline.cuts").toArrow().to_pylist()
     assert {(row["checkpoint"], row["table"]): row["snapshot_id"] for row in cuts} == {
-        (n, table): published_table.main and published_table.main.snapshot_id
+        (n, table): published_table.main and snapshot_of(published_table.main.content)
         for n, record in published.items()
         for table, published_table in record.tables.items()
     }

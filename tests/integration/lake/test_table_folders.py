@@ -47,7 +47,7 @@ def test_every_odd_name_has_a_folder_of_its_own_in_the_warehouse_and_goes_on(ben
     journal.checkpoint()
     incarnation = bench.apply()
     for engine in ("local", "spark"):
-        incarnation._engine = engine
+        incarnation.sink.engine = engine
         for table in (*tables[:9], *tables[-2:]):
             journal.change(table, ("+U", order(1, engine)), ("-D", order(2)))
         n = journal.checkpoint()

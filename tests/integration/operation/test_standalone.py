@@ -37,7 +37,7 @@ from cutline.common.positions import Position
 from cutline.common.form import read
 from cutline.common.status.pipeline_status import EnumeratorStatus, SparkWriterStatus
 from cutline.common.store.commands import Orders, Outcome
-from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store
 from cutline.services.sources.mysql.hosts import flushed_high
 from cutline.services.enumerator.commanding import asked_definition
@@ -76,7 +76,7 @@ async def main():
             slot, kept = store.last_slot() + 1, asked is not None
             store.put_entry(records.checkpoint(slot, kept=kept))
             tables = {
-                name: PublishedTable(state=table["phase"], generation=1, main=Main(snapshot_id=1), work=None)
+                name: PublishedTable(state=table["phase"], generation=1, main=Main(content=Content("1")), work=None)
                 for name, table in plan["tables"].items()
             }
             store.publish(

@@ -18,9 +18,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
+from cutline.spark_writer.sinks.iceberg import upkeep
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.conftest import FULL
 from tests.support.spark_bench import EVERYWHERE, Row, SparkBench, T, U, newest, order, same, stock
 
@@ -42,7 +43,7 @@ def expire_now(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, grace_
     incarnation.upkeep.view = Future()  # making it takes seconds
     incarnation.upkeep._compact_at = float("inf")
     with monkeypatch.context() as patch:
-        patch.setattr(incarnation._publications, "tidy", lambda kept, newest, before_ms: None)  # seconds too
+        patch.setattr(incarnation.sink.publications, "tidy", lambda kept, newest, before_ms: None)  # seconds too
         patch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
         patch.setattr(incarnation.upkeep, "retention", RetentionConfig.model_construct(grace_seconds=grace_seconds))
         incarnation.upkeep.run()
@@ -50,7 +51,8 @@ def expire_now(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, grace_
 
 def whole(bench: SparkBench) -> int:
     """Read every snapshot of the table by Spark and by PyIceberg, compare with the model; return how many there are."""
-    named = {record.tables[T.table_id].work.snapshot_id: record.n for record in bench.journal.store.publications()}
+    records = bench.journal.store.publications()
+    named = {snapshot_of(record.tables[T.table_id].work.content): record.n for record in records}
     sink = bench.journal.sink["warehouse"]
     table = SqlCatalog("lake", uri=f"sqlite:///{sink}/catalog.db", warehouse=str(sink)).load_table(T.table_id)
     for snapshot in table.metadata.snapshots:
@@ -264,7 +266,7 @@ def test_what_main_showed_while_its_table_was_read_again_stays_within_the_grace_
     journal.chunk(T, [order(number) for number in range(10)])
     journal.checkpoint()
     incarnation = bench.apply()
-    old = newest(bench).tables[T.table_id].main.snapshot_id
+    old = snapshot_of(newest(bench).tables[T.table_id].main.content)
     journal.table(T, phase="snapshot", generation=2)
     journal.chunk(T, [order(number, "second") for number in range(10)])
     journal.checkpoint()
@@ -341,7 +343,7 @@ def test_a_tag_of_another_user_with_a_savepoints_name_stays(bench: SparkBench) -
     journal.chunk(T, [order(number) for number in range(3)])
     journal.checkpoint()
     incarnation = bench.apply()
-    theirs = newest(bench).tables[T.table_id].main.snapshot_id
+    theirs = snapshot_of(newest(bench).tables[T.table_id].main.content)
     at = journal.store.last_slot() + 1
     bench.session.sql(f"ALTER TABLE lake.{T.table_id} CREATE TAG checkpoint_{at}")
     journal.change(T, ("+U", order(1, "later")))

@@ -17,9 +17,8 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.sinks.iceberg import lake, publications
+from cutline.spark_writer.sinks.iceberg import lake, publications, upkeep
 from tests.support.spark_bench import SparkBench, T, U, order, pyiceberg_table, same, stock
 
 logger = logging.getLogger(__name__)
@@ -52,8 +51,11 @@ class Clock:
     def __init__(self) -> None:
         self.now = time.time()
 
-    def __call__(self) -> float:
+    def time(self) -> float:
         return self.now
+
+    def monotonic(self) -> float:
+        return time.monotonic()
 
 
 def started(bench: SparkBench, clock: Clock, retention: RetentionConfig, killed_at: str = "") -> Incarnation:
@@ -64,7 +66,8 @@ def started(bench: SparkBench, clock: Clock, retention: RetentionConfig, killed_
         if armed and step == killed_at:
             raise Killed
 
-    made = Incarnation(bench.journal.store, bench.lake(), reached=reached, retention=retention, clock=clock)
+    sink = bench.sink(retention=retention, clock=clock)
+    made = Incarnation(bench.journal.store, sink, reached=reached, clock=clock)
     bench._open.append(made)
     made.upkeep.view = Future()  # making it takes seconds
     armed = True
@@ -86,12 +89,12 @@ def kept(bench: SparkBench, incarnation: Incarnation) -> dict[str, int]:
         found = folder / name
         counts[f"{name} of the store"] = len(list(found.iterdir())) if found.exists() else 0
     for table_id in (T.table_id, U.table_id):
-        table = incarnation.tables.get(table_id)
+        table = incarnation.sink.tables.get(table_id)
         table.refresh()
         metadata = table.metadata()
         counts[f"tags and branches of {table_id}"] = len(metadata.refs())
         counts[f"snapshots of {table_id}"] = int(metadata.snapshots().size())
-    summary = incarnation._publications._opened().java.currentSnapshot().summary()
+    summary = incarnation.sink.publications._opened().java.currentSnapshot().summary()
     counts["rows of publications"] = int(summary.get("total-records"))
     return counts
 

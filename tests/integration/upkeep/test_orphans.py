@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.fs
@@ -16,9 +17,8 @@ import pytest
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import Unavailable
-from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.sinks.iceberg import orphans, publications, table
+from cutline.spark_writer.sinks.iceberg import orphans, publications, table, upkeep
 from cutline.spark_writer.sinks.iceberg.naming import file_prefix
 from cutline.spark_writer.sinks.iceberg.objects import file_system
 from tests.support.lake_servers import S3, PostgreSQL
@@ -121,7 +121,7 @@ def test_files_of_others_and_young_ones_stay(bench: SparkBench, monkeypatch: pyt
     incarnation = both_live(bench)
     change(bench, 1, "one")
     incarnation = bench.apply()
-    w, uuid = incarnation.progress.w, incarnation.tables.get(T.table_id).uuid
+    w, uuid = incarnation.progress.w, incarnation.sink.tables.get(T.table_id).uuid
     life, known = bench.journal.store.id, files(bench)
     data = next(path for name, path in known.items() if name.endswith(".parquet"))
     manifest = next(path for name, path in known.items() if name.endswith("-m0.avro"))
@@ -225,7 +225,8 @@ def test_each_start_looks_twice_at_the_tables_that_it_has_published(
     both_live(bench)
     change(bench, 1, "one")
     now = time.time() + 3700  # what is published so far is older than the grace
-    incarnation = Incarnation(bench.journal.store, bench.lake(), clock=lambda: now)
+    clock = SimpleNamespace(time=lambda: now, monotonic=time.monotonic)
+    incarnation = Incarnation(bench.journal.store, bench.sink(clock=clock), clock=clock)
     bench._open.append(incarnation)
     bench.apply(incarnation)
     for seconds in (0, 600, 3600, 3600):

@@ -80,7 +80,7 @@ def test_a_pipeline_that_adopts_takes_over_what_the_last_one_left(bench: SparkBe
     bench.apply(incarnation)
     assert incarnation.progress.w == 1
     assert notes(bench) == ["new 0", "new 1"]
-    table = incarnation.tables.get(T.table_id)
+    table = incarnation.sink.tables.get(T.table_id)
     assert table.metadata().property(ID, None) == journal.store.id
     assert table.metadata().property(EARLIER, None) == life
     assert notes(bench, f"checkpoint_{2}_of_{life}") == [f"old {number}" for number in range(4)]

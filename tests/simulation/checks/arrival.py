@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cutline.common.causes import Code
 from cutline.common.errors import SourceLost
 from cutline.common.store.records import CheckpointEntry
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.simulation.checks.chain import chain
 from tests.simulation.checks.stop import what_is_missing_at_the_stop
 
@@ -73,6 +74,7 @@ def what_is_missing(world: World) -> str:
             return f"publication {newest.n} stands at {position}, the source at {end}"
     for table, found in newest.tables.items():
         main = world.lake.main.get(table)
-        if found.state == "live" and (main is None or found.main is None or main.snapshot != found.main.snapshot_id):
+        shown = None if found.main is None else snapshot_of(found.main.content)
+        if found.state == "live" and (main is None or main.snapshot != shown):
             return f"main of {table} does not show publication {newest.n}"
     return ""

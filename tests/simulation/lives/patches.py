@@ -11,7 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from cutline.common.config.pipeline import RetentionConfig
+from cutline.common.config.pipeline import PipelineConfig, RetentionConfig
 from cutline.common.mesh import host as mesh_host
 from cutline.common.mesh import loop as mesh_loop
 from cutline.common.mesh.ports import Pools, Ports
@@ -22,8 +22,10 @@ from cutline.common.store.store import PipelineStore
 from cutline.services.enumerator import driver as enumerator_driver
 from cutline.services.enumerator import pipelines
 from cutline.services.enumerator.ports import Sources
-from cutline.spark_writer import apply, serve, upkeep
-from cutline.spark_writer.sinks.iceberg import purging
+from cutline.spark_writer import driver
+from cutline.spark_writer.ports import Ports as SparkPorts
+from cutline.spark_writer.production import owner_of
+from cutline.spark_writer.sinks.iceberg import purging, sink, upkeep
 from tests.simulation.actors import Actors, Event
 from tests.simulation.lives import members
 from tests.simulation.lives.surroundings import (
@@ -76,14 +78,9 @@ def simulated(world: LivesWorld) -> Iterator[None]:
     """The services work in this world."""
     actors = world.actors
 
-    def started(store: PipelineStore, lake: Any, *, engine: str, retention: Any, clock: Any) -> Any:
-        return apply.Incarnation(store, lake, engine=engine, retention=RETENTION, clock=world.clock.time)
-
     secrets = SimpleNamespace(token_hex=lambda size: world.drawn.randbytes(size).hex())
     threading = SimpleNamespace(Thread=_thread_of(actors), Event=partial(Event, actors))
-    lead = partial(serve.Lead)
     nobody = SimpleNamespace(find=lambda _: None, sweep=lambda _: None)
-    session = SimpleNamespace(start=lambda _: None, for_pipeline=lambda *_: None, first_line=str)
     new: list[tuple[Any, dict[str, Any]]] = [
         (lives_module, {"time": world.clock, "secrets": secrets, "_KEPT_SECONDS": KEPT_SECONDS}),
         (store_module, {"time": world.clock, "secrets": secrets}),
@@ -92,18 +89,12 @@ def simulated(world: LivesWorld) -> Iterator[None]:
         (mesh_host, {"TICK_SECONDS": 0.5}),
         (pipelines, {"SWEEP_SECONDS": SWEEP_SECONDS}),
         (enumerator_driver, {"STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5}),
-        (serve, {
-            "time": world.clock, "threading": threading, "session": session, "_check": lambda _: None,
-            "Lake": partial(Lake, world), "catalogue": SimpleNamespace(faults=lambda *_: []), "Incarnation": started,
-            "Lead": lambda **known: lead(**{name: Event(actors) for name in ("stop", "hand_over", "ended")}, **known),
-        }),
-        (apply, {
-            "time": world.clock, "Publications": Publications, "KeyIndexes": lambda _: nobody, "adopt": adopt,
-            "sync_files": list,
+        (sink, {
+            "Publications": Publications, "KeyIndexes": lambda _: nobody, "adopt": adopt, "sync_files": list,
             "ThreadPoolExecutor": Pool, "network_volume_of": lambda _: None,
         }),
         (upkeep, {
-            "time": world.clock, "threading": threading, "expire": expire, "drop_branches": drop_branches,
+            "threading": threading, "expire": expire, "drop_branches": drop_branches,
             "remove_orphans": lambda *_, **__: [], "EXPIRE_SECONDS": EXPIRE_SECONDS,
         }),
         (purging, {"items": list, "forget": forget}),
@@ -120,6 +111,42 @@ def simulated(world: LivesWorld) -> Iterator[None]:
         logger.setLevel(level)
         for module, names in before:
             vars(module).update(names)
+
+
+class Engine:
+    """The modelled lake of the world, in place of Spark."""
+
+    def __init__(self, world: LivesWorld) -> None:
+        self.world = world
+
+    def check(self) -> None:
+        pass
+
+    def _lake(self, store: PipelineStore, version: int) -> Any:
+        config = PipelineConfig.from_definition(store.definition(version) or {})
+        return Lake(self.world, None, owner_of(store.life, config))
+
+    def open(self, store: PipelineStore, version: int) -> sink.IcebergSink:
+        return sink.IcebergSink(
+            store, self._lake(store, version), engine="local", retention=RETENTION, clock=self.world.clock
+        )
+
+    def purge(self, store: PipelineStore, version: int) -> int:
+        return len(purging.purge(self._lake(store, version), store.purges))
+
+
+def spark_writer(world: LivesWorld) -> None:
+    """One process of the Spark writer."""
+    actors = world.actors
+
+    def start(call: Callable[[], None], name: str) -> Any:
+        thread = _thread_of(actors)(target=call)
+        thread.start()
+        return thread
+
+    flag: Any = partial(Event, actors)
+    ports = SparkPorts(clock=world.clock, flag=flag, start=start, pool=Pool, engine=Engine(world))
+    driver.serve(store_of(world), flag(), ports)
 
 
 async def enumerators(world: LivesWorld) -> None:

@@ -29,8 +29,9 @@ from cutline.services.enumerator.events import (
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
+from cutline.spark_writer.sinks.contract import TableFault
 from cutline.spark_writer.sinks.iceberg.owner import ID, OWNER, Owner, Relation
-from cutline.spark_writer.sinks.iceberg.table import SOURCE, TableFault
+from cutline.spark_writer.sinks.iceberg.table import SOURCE
 from tests.support.binlog_bytes import schema_of
 
 TABLE: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t")

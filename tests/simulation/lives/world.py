@@ -25,19 +25,18 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator.commanding import Commanding
-from cutline.spark_writer import serve
 from cutline.spark_writer.sinks.iceberg.owner import ID
-from tests.simulation.actors import Actors, Event, Process
+from tests.simulation.actors import Actors, Process
 from tests.simulation.clock import SimulatedClock, Wrong
 from tests.simulation.lives import members
-from tests.simulation.lives.patches import enumerators, serve_members, simulated
+from tests.simulation.lives.patches import enumerators, serve_members, simulated, spark_writer
 from tests.simulation.lives.surroundings import (
     Catalogue,
     Files,
@@ -273,7 +272,7 @@ class LivesWorld:
                 store.put_part(file_name("late", epoch=1, incarnation="late"), b"late")
 
     def spark(self) -> None:
-        serve.serve(store_of(self), cast(Any, Event(self.actors)))
+        spark_writer(self)
 
     def end(self) -> None:
         """Nobody wants anything more; zombies end, and what is left is swept."""

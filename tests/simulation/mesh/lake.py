@@ -16,7 +16,7 @@ from cutline.common.schema import TableSchema
 from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import CheckpointEntry, Entry, Publication, StagedFile, Work
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.retention import tags_of
+from cutline.spark_writer.sinks.iceberg.works import branch_of, snapshot_of, tags_of, work_of
 from tests.simulation.checks.chain import chain
 from tests.simulation.checks.failure import Failure
 from tests.simulation.checks.versions import no_key_goes_back
@@ -118,7 +118,7 @@ class SparkWriter:
             for table, published in self.published.tables.items():
                 if published.work is not None:
                     self.work[table] = published.work
-                    if published.work.snapshot_id not in self.world.lake.snapshots:
+                    if snapshot_of(published.work.content) not in self.world.lake.snapshots:
                         raise Failure(f"publication {newest} goes on from a snapshot of {table} that is gone")
             self.to_show = self.published
 
@@ -172,12 +172,12 @@ class SparkWriter:
         for table, entered in batch.entries[-1].tables.items():
             done = self.work.get(table)
             fresh = done is None or done.generation != entered.generation
-            if done is not None and not fresh and done.snapshot_id not in world.lake.snapshots:
+            if done is not None and not fresh and snapshot_of(done.content) not in world.lake.snapshots:
                 if self.w == world.store.claims:
                     raise Failure(f"the work of the newest start on {table} has expired")
                 world.count["Spark writer: its work has expired"] += 1  # so another is far ahead
                 return "again"
-            rows: Rows = {} if fresh or done is None else world.lake.snapshots[done.snapshot_id]
+            rows: Rows = {} if fresh or done is None else world.lake.snapshots[snapshot_of(done.content)]
             staged = []
             for entry in batch.entries:
                 for file in entry.staged:
@@ -188,9 +188,10 @@ class SparkWriter:
                 rows = applied(rows, staged, world.store.rows, world.count, keyless=keyless)
             if staged or fresh or done is None:
                 self.upkeep.note_applied(table)
-                self.work[table] = Work(
-                    snapshot_id=world.lake.put(rows, table, f"staging_{self.w}", world.now),
-                    branch=f"staging_{self.w}",
+                branch = branch_of(self.w)
+                self.work[table] = work_of(
+                    world.lake.put(rows, table, branch, world.now),
+                    branch,
                     generation=entered.generation,
                     schema=entered.schema or "",
                 )
@@ -241,7 +242,7 @@ class SparkWriter:
             if before is not None and before.by[1] not in counts:  # an operator went back to an older checkpoint
                 world.count["main goes back over an older restore"] += 1
                 world.seen.versions.pop(table, None)
-            snapshot = published.main.snapshot_id
+            snapshot = snapshot_of(published.main.content)
             if snapshot not in world.lake.snapshots:
                 if own and self.w == world.store.claims:
                     raise Failure(f"publication {record.n} shows snapshot {snapshot} of {table}, which is gone")

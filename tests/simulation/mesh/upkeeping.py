@@ -1,4 +1,4 @@
-"""The upkeep of simulated Spark writers: the real spark_writer/upkeep.py and its rule of what retention keeps, on the
+"""The upkeep of simulated Spark writers: the real sinks/iceberg/upkeep.py and its rule of what retention keeps, on the
 simulated lake and the real store in memory. Its sweep of the store runs later, beside applies, publications, and
 restores that people command meanwhile.
 
@@ -17,10 +17,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cutline.common.config.pipeline import RetentionConfig
+from cutline.common.journal.progress import Progress
 from cutline.common.store.records import CheckpointEntry, Publication, PublishedTable
-from cutline.spark_writer import upkeep
-from cutline.spark_writer.progress import Progress
-from cutline.spark_writer.upkeep import Upkeep
+from cutline.spark_writer.sinks.iceberg import upkeep
+from cutline.spark_writer.sinks.iceberg.start import Start
+from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
+from cutline.spark_writer.sinks.iceberg.works import branch_of, snapshot_of
 from tests.simulation.checks.chain import chain
 from tests.simulation.checks.failure import Failure
 
@@ -77,7 +79,7 @@ def _drop_branches(table: _Table, *, ours: str) -> None:
 
 @contextmanager
 def simulated(world: World) -> Iterator[None]:
-    """spark_writer/upkeep.py works in this world."""
+    """sinks/iceberg/upkeep.py works in this world."""
 
     class Thread:
         """A sweep, which begins after a while: seconds, in a store with many files."""
@@ -103,7 +105,6 @@ def simulated(world: World) -> Iterator[None]:
 
     new = {
         "threading": SimpleNamespace(Thread=Thread, Event=threading.Event),
-        "time": SimpleNamespace(monotonic=lambda: world.now),
         "expire": _expire,
         "drop_branches": _drop_branches,
         "may_be_own": lambda error: False,  # the simulated lake raises none
@@ -139,14 +140,17 @@ class Upkeeping:
         nobody: Any = SimpleNamespace(
             activate=lambda: None, load=lambda *_: None, owner=None, pipeline="shop", table_id="_cutline.publications",
             make_view=lambda: None,
-            tidy=lambda *_: None, sweep=lambda *_: None, submit=lambda call: call(), has_more=lambda: False,
+            tidy=lambda *_: None, sweep=lambda *_: None, has_more=lambda: False,
+            pool=SimpleNamespace(submit=lambda call: call()),
         )  # fmt: skip
         nobody.load = lambda table=None: None if table is None else _Table(world, table)
         progress = Progress(w=spark.w, published=None, applied=0, work=spark.work, quarantined={})
-        return Upkeep(
-            spark.store, nobody, progress=progress, journal=nobody, tables=_Tables(world), publications=nobody,  # type: ignore[arg-type]
-            pool=nobody, indexes=nobody, retention=self.settings, clock=lambda: world.now,
-        )  # fmt: skip
+        tables: Any = _Tables(world)
+        clock = SimpleNamespace(time=lambda: world.now, monotonic=lambda: world.now)
+        return Upkeep(Start(
+            store=spark.store, lake=nobody, branch=branch_of(spark.w), progress=progress, journal=nobody, tables=tables,
+            publications=nobody, side_by_side=nobody, indexes=nobody, retention=self.settings, clock=clock,
+        ))  # fmt: skip
 
     def do(self, spark: SparkWriter) -> None:
         """The upkeep that is due after a step of this start, if it leads by all that is known."""
@@ -161,11 +165,11 @@ class Upkeeping:
 
 def named_by(table: PublishedTable) -> set[int]:
     """The snapshots that a publication names for a table."""
-    return {ref.snapshot_id for ref in (table.main, table.work) if ref is not None}
+    return {snapshot_of(ref.content) for ref in (table.main, table.work) if ref is not None}
 
 
 def _restorable(world: World) -> list[Publication]:
-    """The publications that retention promises to keep: an oracle for spark_writer/retention.py."""
+    """The publications that retention promises to keep: an oracle for common/journal/retention.py."""
     settings, publications = world.upkeeping.settings, world.store.publications
     store = world.store.open()
     on_chain = set(chain(world.store.journal))
@@ -228,9 +232,9 @@ def nothing_old_is_left(world: World) -> None:
         work = spark.published.tables[table].work if table in spark.published.tables else None
         refs = {*world.lake.branches.get(table, {}).values(), *world.lake.tags.get(table, {}).values()}
         refs |= {world.lake.main[table].snapshot} if table in world.lake.main else set()
-        if work is None or work.branch != f"staging_{spark.w}" or (table, snapshot) in needed or snapshot in refs:
+        if work is None or work.place != branch_of(spark.w) or (table, snapshot) in needed or snapshot in refs:
             continue  # a table that this start has not written keeps what it has
-        if world.lake.made[snapshot][1] >= world.lake.made[work.snapshot_id][1]:
+        if world.lake.made[snapshot][1] >= world.lake.made[snapshot_of(work.content)][1]:
             continue  # of another start; it goes once the table has a later commit
         raise Failure(f"snapshot {snapshot} of {table} is left, which nobody needs")
     world.count["nothing old is left"] += 1

@@ -15,7 +15,7 @@ PIPELINES = "services/enumerator/pipelines.py"
 OWNER = "spark_writer/sinks/iceberg/owner.py"
 PURGING = "spark_writer/sinks/iceberg/purging.py"
 RESTORING = "common/store/restoring.py"
-UPKEEP = "spark_writer/upkeep.py"
+UPKEEP = "spark_writer/sinks/iceberg/upkeep.py"
 NOTE = "        number = None if note == before else self._note_retired(note)\n"
 LOOK = "        allowed = self._nothing_goes_back(n, kept)\n"
 
@@ -135,7 +135,7 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "snapshots expire by their age alone",
         UPKEEP,
-        "before_ms=min(before_ms, *made_ms), kept=kept.snapshots(table_id))",
+        "before_ms=min(before_ms, *made_ms), kept=stay)",
         "before_ms=min(before_ms, *made_ms), kept=())",
     ),
     mutant(

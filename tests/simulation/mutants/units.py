@@ -51,10 +51,10 @@ UNITS = (
     ),
     unit(
         "the Spark writer carries out a command that was withdrawn from it",
-        "spark_writer/serve.py",
+        "spark_writer/driver.py",
         "commands.take(n, SPARK_TAKES)) != SPARK_TAKES:",
         "commands.take(n, SPARK_TAKES)) is None:",
-        "test_serve.py::test_a_request_whose_command_was_withdrawn_is_not_carried_out",
+        "test_spark_driver.py::test_a_request_whose_command_was_withdrawn_is_not_carried_out",
     ),
     unit(
         "a life begins although the one before has not ended",

@@ -9,26 +9,20 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 
-from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError, Unavailable
-from cutline.common.journal.view import JournalView
+from cutline.common.journal.retention import Retained, retained
 from cutline.common.measures import OTHERS
 from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
-from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.java_errors import first_line
-from cutline.spark_writer.progress import Progress
-from cutline.spark_writer.quarantine import may_be_own
-from cutline.spark_writer.retention import Retained, retained, tags_of
-from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
-from cutline.spark_writer.sinks.iceberg.lake import Lake
+from cutline.spark_writer.sinks.iceberg.engine import SPARK
+from cutline.spark_writer.sinks.iceberg.faults import may_be_own
 from cutline.spark_writer.sinks.iceberg.maintenance import (
     HERE_BYTES,
     TIER,
@@ -38,9 +32,9 @@ from cutline.spark_writer.sinks.iceberg.maintenance import (
     worth_compacting,
 )
 from cutline.spark_writer.sinks.iceberg.orphans import remove_orphans
-from cutline.spark_writer.sinks.iceberg.publications import Publications
 from cutline.spark_writer.sinks.iceberg.rewriting import Rewriting
-from cutline.spark_writer.tables import Tables
+from cutline.spark_writer.sinks.iceberg.start import Start
+from cutline.spark_writer.sinks.iceberg.works import content_of, snapshot_of, tags_of
 
 logger = logging.getLogger("cutline.spark_writer")
 EXPIRE_SECONDS = 600.0
@@ -56,31 +50,15 @@ class Upkeep:
     one of its own, as a sweep may take minutes and the end of the start must not wait for it.
     """
 
-    def __init__(
-        self,
-        store: PipelineStore,
-        lake: Lake,
-        *,
-        progress: Progress,
-        journal: JournalView,
-        tables: Tables,
-        publications: Publications,
-        pool: ThreadPoolExecutor,
-        indexes: KeyIndexes,
-        retention: RetentionConfig | None,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, start: Start) -> None:
         """The first compaction is due at once, the first expiry EXPIRE_SECONDS from now."""
-        self._store = store
-        self._lake = lake
-        self._progress = progress
-        self._journal = journal
-        self._tables = tables
-        self._publications = publications
-        self._pool = pool
-        self._indexes = indexes
-        self.retention = retention or RetentionConfig()
-        self._clock = clock
+        self._start = start
+        self._store, self._lake = start.store, start.lake
+        self._progress = start.progress
+        self._tables = start.tables
+        self._publications = start.publications
+        self.retention = start.retention
+        self._clock = start.clock
         self.view: Future[None] | None = None
         self.sweeping: threading.Thread | None = None
         self._closed = threading.Event()
@@ -91,7 +69,7 @@ class Upkeep:
         self._rewriting: Rewriting | None = None
         self._sizes: dict[str, tuple[int, int, int]] = {}  # files, their bytes, those still to merge
         self._changed = False
-        self._began_at = self._expired_at = self._compact_at = self._large_at = clock()
+        self._began_at = self._expired_at = self._compact_at = self._large_at = start.clock.time()
 
     def note_applied(self, table_id: str) -> None:
         """Note that a table got a commit, which may leave it files to merge and snapshots to expire."""
@@ -104,8 +82,8 @@ class Upkeep:
         self._changed = False
         newest = self._progress.published
         if newest is not None and self.view is None:
-            self.view = self._pool.submit(self._make_view)
-        now = self._clock()
+            self.view = self._start.side_by_side.pool.submit(self._make_view)
+        now = self._clock.time()
         if newest is not None and now - self._expired_at >= EXPIRE_SECONDS:
             self._expired_at = now
             if self._store.commands.orders().base is not None:
@@ -132,8 +110,8 @@ class Upkeep:
                     )
                     self.sweeping.start()
         if now >= self._compact_at:
-            self._compact(newest, waiting=self._journal.has_more())
-            self._compact_at = now + COMPACTION_REST * (self._clock() - now)
+            self._compact(newest, waiting=self._start.journal.has_more())
+            self._compact_at = now + COMPACTION_REST * (self._clock.time() - now)
         return self._changed
 
     def files(self, most: int) -> dict[str, Files]:
@@ -150,6 +128,14 @@ class Upkeep:
         """Return how much compaction still has to do."""
         waiting = sum(size[2] for table_id, size in self._sizes.items() if table_id in self._progress.work)
         return CompactionStatus(tables=len(self._to_compact), files=waiting)
+
+    def applied_elsewhere(self) -> dict[str, str]:
+        """Return why Spark, and not this process, applied the changes of the last batch, by table."""
+        return {
+            table_id: choice.why
+            for table_id, (batch, choice) in list(self._start.engines.items())
+            if choice.engine == SPARK and batch == self._progress.applied
+        }
 
     def close(self) -> None:
         """Give up what runs beside the applies and would commit later; a sweep ends before its next removal."""
@@ -182,7 +168,7 @@ class Upkeep:
             self._finish(self._rewriting)
         for table_id in list(self._to_compact):
             work = progress.work.get(table_id)
-            if work is None or work.branch != progress.branch or table_id in progress.quarantined:
+            if work is None or work.place != self._start.branch or table_id in progress.quarantined:
                 del self._to_compact[table_id]
                 continue
             live = newest is not None and table_id in newest.tables and newest.tables[table_id].shown
@@ -199,16 +185,16 @@ class Upkeep:
 
     def _compact_table(self, table_id: str, work: Work, *, least: int) -> bool:
         """Do or begin a round on a table, if one is worthwhile; return whether the next one must wait."""
-        table, layout = self._tables.get(table_id), self._progress.layouts[table_id]
+        table, layout = self._tables.get(table_id), self._start.layouts[table_id]
         under_way = self._rewriting.paths if self._rewriting is not None else set()
-        contents = table.contents(work.snapshot_id).files
+        contents = table.contents(snapshot_of(work.content)).files
         files = [file for path, file in contents.items() if path not in under_way]
         chosen = worth_compacting(files, table.dead_rows, least, here=layout.in_memory)
         self._sizes[table_id] = (len(contents), sum(file.size for file in contents.values()), len(chosen))
         self._changed = True
         pending = False
         if sum(file.size for file in chosen) > HERE_BYTES:
-            if self._rewriting is None and self._clock() >= self._large_at:
+            if self._rewriting is None and self._clock.time() >= self._large_at:
                 self._rewriting = Rewriting(table, chosen, layout)
                 return True
             pending = True
@@ -217,8 +203,8 @@ class Upkeep:
             head = compact(
                 table,
                 chosen,
-                branch=self._progress.branch,
-                head=work.snapshot_id,
+                branch=self._start.branch,
+                head=snapshot_of(work.content),
                 layout=layout,
                 summary=self._summary(),
             )
@@ -229,17 +215,17 @@ class Upkeep:
         """Commit what a large round has written, if its table is still ours to change."""
         progress, table_id = self._progress, rewriting.table_id
         self._rewriting = None
-        self._large_at = self._clock() + COMPACTION_REST * rewriting.seconds
+        self._large_at = self._clock.time() + COMPACTION_REST * rewriting.seconds
         work = progress.work.get(table_id)
-        if work is None or work.branch != progress.branch or table_id in progress.quarantined:
+        if work is None or work.place != self._start.branch or table_id in progress.quarantined:
             rewriting.abandon()
             return
         try:
             head = rewriting.finish(
                 self._tables.get(table_id),
-                branch=progress.branch,
-                head=work.snapshot_id,
-                layout=progress.layouts[table_id],
+                branch=self._start.branch,
+                head=snapshot_of(work.content),
+                layout=self._start.layouts[table_id],
                 summary=self._summary(),
             )
         except Exception as error:
@@ -253,8 +239,8 @@ class Upkeep:
         return {"cutline.checkpoint": str(self._progress.applied), "cutline.w": str(self._progress.w)}
 
     def _note_head(self, table_id: str, work: Work, head: int) -> None:
-        if head != work.snapshot_id:
-            self._progress.work[table_id] = replace(work, snapshot_id=head)
+        if content_of(head) != work.content:
+            self._progress.work[table_id] = replace(work, content=content_of(head))
             self._to_expire.add(table_id)
 
     # Expiry
@@ -287,23 +273,24 @@ class Upkeep:
             table = record.tables.get(table_id)
             return None if table is None else table.work
 
-        branch = self._progress.branch
-        ours = [table for table in self._to_expire if (work := work_of(newest, table)) and work.branch == branch]
+        branch = self._start.branch
+        ours = [table for table in self._to_expire if (work := work_of(newest, table)) and work.place == branch]
 
         def expire_one(table_id: str) -> None:
             # The snapshots from which the oldest and the newest publication continue stay: the heads may be newer.
             works = (work_of(record, table_id) for record in (kept.oldest, newest))
-            named = {work.snapshot_id for work in works if work}
+            named = {snapshot_of(work.content) for work in works if work}
             try:
                 table = self._tables.get(table_id)
                 made_ms = [ms for snapshot in named if (ms := table.made_ms(snapshot)) is not None]
                 drop_branches(table, ours=branch)
-                expire(table, before_ms=min(before_ms, *made_ms), kept=kept.snapshots(table_id))
+                stay = [snapshot_of(content) for content in kept.contents_of(table_id)]
+                expire(table, before_ms=min(before_ms, *made_ms), kept=stay)
             except Exception as error:
                 self._skip(table_id, error)
             work = self._progress.work.get(table_id)
-            if work is not None and set(kept.snapshots(table_id)) == {work.snapshot_id}:  # nothing older is left
-                self._to_expire.discard(table_id)
+            if work is not None and set(kept.contents_of(table_id)) == {work.content}:
+                self._to_expire.discard(table_id)  # nothing older is left to expire
 
         self._tables.each(ours, expire_one)
 
@@ -314,8 +301,8 @@ class Upkeep:
         work of, each at first, and again once the last files of its predecessor are older than the grace.
         """
         settled = now - self._began_at >= self.retention.grace_seconds
-        branch = self._progress.branch
-        ours = [table_id for table_id, table in newest.tables.items() if table.work and table.work.branch == branch]
+        branch = self._start.branch
+        ours = [table_id for table_id, table in newest.tables.items() if table.work and table.work.place == branch]
         all_ours = (*ours, self._publications.table_id)
         found = [table_id for table_id in all_ours if self._searched.get(table_id) is not settled]
         self._searched.update(dict.fromkeys(found, settled))
@@ -343,12 +330,12 @@ class Upkeep:
         asked once a second."""
         if self._closed.is_set():
             raise Unavailable("this start of the Spark writer has ended")
-        if time.monotonic() - self._asked_at >= ASK_SECONDS:
+        if self._clock.monotonic() - self._asked_at >= ASK_SECONDS:
             if self._store.deleting() or self._store.has_ended():
                 raise Unavailable("the pipeline is deleted")
             if (newest := self._store.newest_claim()) > self._progress.w:
                 raise Unavailable(f"start {newest} of the Spark writer has taken over from {self._progress.w}")
-            self._asked_at = time.monotonic()
+            self._asked_at = self._clock.monotonic()
 
     def _sweep(self, n: int, kept: Collection[int], tables: Collection[str], before: float) -> None:
         """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`;
@@ -361,7 +348,7 @@ class Upkeep:
             shown = published.tables if published is not None else {}
             gone = {table_id for table_id, table in shown.items() if table.state == "dropped"}
             self._ask()
-            self._indexes.sweep({*shown, *tuple(self._progress.work)} - gone)
+            self._start.indexes.sweep({*shown, *tuple(self._progress.work)} - gone)
         except CutlineError as error:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
         except Exception:  # nobody waits for this thread's result

@@ -1,4 +1,4 @@
-"""The progress of one start of the Spark writer."""
+"""The progress of one start of a follower."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from cutline.common.journal.applies import Applies
 from cutline.common.measures import Measures
 from cutline.common.store.records import Publication, Quarantine, Work
-from cutline.spark_writer.sinks.iceberg.columns import Layout
-from cutline.spark_writer.sinks.iceberg.engine import Engine
-from cutline.spark_writer.sinks.iceberg.foreign import Theirs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,9 +15,8 @@ class Progress:
 
     `published` is the newest publication, `applied` the last checkpoint applied. Each mapping is by table: `work` has
     the applied state, `quarantined` the cause for which a table is left out, `read_again` the lost generation of a
-    table that must be read again from the source, `layouts` the columns of a table that this start has applied,
-    `theirs` the commits of others about which a person must choose before the table goes on, `engines` who applied a
-    table's changes in the last batch. `applies` are the last batches, `measures` the histograms of this start.
+    table that must be read again from the source. `applies` are the last batches, `measures` the histograms of this
+    start.
     """
 
     w: int
@@ -29,18 +25,22 @@ class Progress:
     work: dict[str, Work]
     quarantined: dict[str, Quarantine]
     read_again: dict[str, int] = field(default_factory=dict)
-    layouts: dict[str, Layout] = field(default_factory=dict)
-    theirs: dict[str, Theirs] = field(default_factory=dict)
     measures: Measures = field(default_factory=Measures)
-    engines: dict[str, Engine] = field(default_factory=dict)
     applies: Applies = field(default_factory=Applies)
+
+    @classmethod
+    def since(cls, w: int, published: Publication | None) -> Progress:
+        """Begin where a publication ended; None: at the beginning."""
+        tables = published.tables if published is not None else {}
+        return cls(
+            w=w,
+            published=published,
+            applied=0 if published is None else published.n,
+            work={table_id: table.work for table_id, table in tables.items() if table.work is not None},
+            quarantined={table_id: table.held for table_id, table in tables.items() if table.held is not None},
+        )
 
     @property
     def unpublished(self) -> bool:
         """Whether a checkpoint is applied and not yet published: a successor would have to apply it again."""
         return self.applied > (self.published.n if self.published is not None else 0)
-
-    @property
-    def branch(self) -> str:
-        """The branch, in every lake table, that only this start writes and nobody reads."""
-        return f"staging_{self.w}"

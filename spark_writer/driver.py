@@ -9,35 +9,26 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from cutline.common import logs
 from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.commands.kinds import ReadTableAgain
-from cutline.common.config.environment import Environment
-from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.presence import RequestKind
 from cutline.common.status.pipeline_status import Failure, Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK as SPARK_TAKES
-from cutline.common.store.lives import Key, Life, name_of
+from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
-from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.java_errors import first_line
-from cutline.spark_writer.sinks.iceberg import catalogue
-from cutline.spark_writer.sinks.iceberg.engine import SPARK
-from cutline.spark_writer.sinks.iceberg.lake import Lake
-from cutline.spark_writer.sinks.iceberg.owner import Owner
-from cutline.spark_writer.sinks.iceberg.purging import purge
+from cutline.spark_writer.lead import Everything, Lead
+from cutline.spark_writer.ports import Flag, Ports, Running
 
 logger = logging.getLogger("cutline.spark_writer")
 LOOK_SECONDS = 0.5
@@ -45,77 +36,22 @@ ANSWERS = 50
 """So many commands' ends stay in the status."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Lead:
-    """The leadership of one pipeline: whoever keeps the lease orders, the pipeline's thread obeys and sets `ended`.
-
-    `stop`: end after the current step. `hand_over`: end once all that is applied is published. `sure_until`: the lease
-    is ours until then (of time.monotonic), by all that is known. `served`: a thread was started. `status`: its newest
-    report. `requests`: a person's requests (JSON), oldest first: `retry` (try quarantined tables again), `lake` (a
-    choice about commits of others); the thread moves each to `handled` once it is carried out. The status tells the end
-    of those that carry the number of a `command`.
-    """
-
-    stop: threading.Event = field(default_factory=threading.Event)
-    hand_over: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
-    sure_until: float = float("inf")
-    served: bool = False
-    status: SparkWriterStatus = field(default_factory=SparkWriterStatus)
-    requests: deque[bytes] = field(default_factory=deque)
-    handled: deque[bytes] = field(default_factory=deque)
-
-    def report(self, status: SparkWriterStatus) -> None:
-        """Note the newest status."""
-        self.status = status
-
-    def is_sure(self) -> bool:
-        """Whether the lease is ours now, by all that is known; asked before a start and before upkeep, from which the
-        claim w does not protect others.
-
-        A suspension right after the answer, and one of the whole machine, go unnoticed until the next renewal. A start
-        that is made then ends the work of another, which begins again; nothing is lost by it.
-        """
-        return time.monotonic() < self.sure_until
-
-    def is_ending(self) -> bool:
-        """Whether no further start may be made."""
-        return self.stop.is_set() or self.hand_over.is_set()
-
-
-class Everything:
-    """Leads every pipeline, for a process without others beside it."""
-
-    def __init__(self) -> None:
-        self._leads: dict[Key, Lead] = {}
-
-    def __call__(self, pipelines: Collection[Key]) -> Mapping[Key, Lead]:
-        """Return a lead for each pipeline of the store."""
-        for name in self._leads.keys() - set(pipelines):  # removed from the store
-            self._leads.pop(name).stop.set()
-        for name in pipelines:
-            if name not in self._leads or self._leads[name].ended.is_set():
-                self._leads[name] = Lead()
-        return self._leads
-
-
 def serve(
     store: Store,
-    stop: threading.Event,
+    stop: Flag,
+    ports: Ports,
     leads: Callable[[Collection[Key]], Mapping[Key, Lead]] | None = None,
     *,
-    properties: Mapping[str, Any] | None = None,
+    metrics_tables: int = 200,
 ) -> None:
     """Serve the pipelines of the store, also those defined later, each lead in a thread of its own, until `stop`.
 
-    `leads`, called with the keys of all pipelines each LOOK_SECONDS once Spark runs, returns those to serve; without it
-    all are served. It is not called while the store can't list them. Spark starts with these `properties` and with
-    those of the pipelines that are defined by then, which win. Raises ConfigError or Unavailable if Spark can't be
-    started or has ended.
+    `leads`, called with the keys of all pipelines each LOOK_SECONDS, returns those to serve; without it all are served.
+    It is not called while the store can't list them. Each status has the sizes of `metrics_tables` tables. Raises
+    Unavailable if the engine has ended.
     """
-    leads = leads or Everything()
-    spark = session.start({**(properties or {}), **_spark_settings(store)})
-    threads: dict[Lead, threading.Thread] = {}
+    leads = leads or Everything(ports.flag)
+    threads: dict[Lead, Running] = {}
     failure = ""
     try:
         while not stop.is_set():
@@ -134,11 +70,10 @@ def serve(
                     if key not in lives:  # deleted since the lease was taken
                         lead.ended.set()
                     else:
-                        run = _applier(store.open(lives[key]), store.url, spark, lead).run
-                        threads[lead] = threading.Thread(target=run, name=f"cutline-{name_of(key)}", daemon=True)
-                        threads[lead].start()
+                        driver = Driver(store.open(lives[key]), lead, ports, metrics_tables=metrics_tables)
+                        threads[lead] = ports.start(driver.run, f"cutline-{name_of(key)}")
             threads = {lead: thread for lead, thread in threads.items() if thread.is_alive()}
-            _check(spark)
+            ports.engine.check()
             stop.wait(LOOK_SECONDS)
     finally:
         for lead in threads:
@@ -147,52 +82,7 @@ def serve(
         thread.join()
 
 
-def _spark_settings(store: Store) -> dict[str, str]:
-    """Return `sink.spark` of all pipelines together, except those whose definition can't be read."""
-    settings: dict[str, str] = {}
-    for name in store.pipelines():
-        try:
-            definition = store.pipeline(name).definition() or {}
-        except (ConfigError, ProtocolError) as error:
-            logger.error("pipeline %s: %s", name, error)
-            continue
-        settings |= definition.get("sink", {}).get("spark") or {}
-    return settings
-
-
-def _check(spark: Any) -> None:
-    """Raise Unavailable if Spark has ended: only another process can start it again."""
-    try:
-        ended = spark.sparkContext._jsc.sc().isStopped()
-    except Exception as error:
-        raise Unavailable(f"Spark's JVM does not answer ({first_line(error)})", "starting again") from error
-    if ended:
-        raise Unavailable("Spark has stopped", "starting again")
-
-
-def owner_of(life: Life, config: PipelineConfig) -> Owner:
-    """A life of a pipeline as its lake knows it."""
-    return Owner(name=life.name, id=life.id, adopts=config.sink.adopt)
-
-
-def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) -> PipelineApplier:
-    name = pipeline.name
-
-    def open_lake(version: int) -> tuple[Lake, PipelineConfig]:
-        definition = pipeline.definition(version)
-        if definition is None:
-            raise ConfigError(f"the definition of pipeline {name} is gone from the store", "run `cutline run` again")
-        if faults := catalogue.faults(definition["sink"], store_url):
-            raise ConfigError.several(faults)
-        config = PipelineConfig.from_definition(definition)
-        own = session.for_pipeline(spark, definition["sink"])
-        owner, sink = owner_of(pipeline.life, config), config.sink
-        return Lake(own, owner, config.options_of, sink.format_version, sink.own_namespace), config
-
-    return PipelineApplier(pipeline, open_lake, lead, metrics_tables=Environment.read().metrics_tables)
-
-
-class PipelineApplier:
+class Driver:
     """Serves one pipeline: starts an incarnation, steps it, and starts the next after an error."""
 
     POLL_SECONDS = 0.5
@@ -204,22 +94,12 @@ class PipelineApplier:
     ASK_SECONDS = (10.0, 600.0)
     """The first and the longest pause between two commands to read a table's generation again."""
 
-    def __init__(
-        self,
-        store: PipelineStore,
-        open_lake: Callable[[int], tuple[Lake, PipelineConfig]],
-        lead: Lead,
-        *,
-        clock: Callable[[], float] = time.time,
-        metrics_tables: int = 200,
-    ) -> None:
-        """`open_lake` takes the version of the definition; `lead` gets a status after each batch, request and error,
-        with the sizes of `metrics_tables` tables.
-        """
+    def __init__(self, store: PipelineStore, lead: Lead, ports: Ports, *, metrics_tables: int = 200) -> None:
+        """`lead` gets a status after each batch, request and error, with the sizes of `metrics_tables` tables."""
         self._store = store
-        self._open_lake = open_lake
         self._lead = lead
-        self._clock = clock
+        self._ports = ports
+        self._clock = ports.clock
         self._metrics_tables = metrics_tables
         self._requests_at = float("-inf")
         self._answers: dict[int, str | None] = {}  # commands carried out, by number -> why not
@@ -242,36 +122,19 @@ class PipelineApplier:
         while not lead.is_ending():
             incarnation: Incarnation | None = None
             try:
-                if not lead.is_sure() or self._is_deleted() or (version := self._version()) is None:
+                if not self._is_sure() or self._is_deleted() or (version := self._version()) is None:
                     lead.stop.wait(self.POLL_SECONDS)
                     continue
-                lake, config = self._open_lake(version)
-                incarnation = Incarnation(
-                    self._store, lake, engine=config.sink.engine, retention=config.retention, clock=self._clock
-                )
+                sink = self._ports.engine.open(self._store, version)
+                incarnation = Incarnation(self._store, sink, clock=self._clock, pool=self._ports.pool)
                 lead.report(self._progress(incarnation))
                 published_at_start = incarnation.progress.published
-                while not lead.stop.is_set():
-                    if lead.hand_over.is_set() and not incarnation.progress.unpublished:
-                        break
-                    if self._store.deleting():
-                        break
-                    self._carry_out_requests(incarnation)
-                    busy = incarnation.step()
-                    if incarnation.definition not in (None, version):
-                        logger.info("pipeline %s: its definition has changed; starting again", self._store.name)
-                        incarnation.abandon()
-                        break
-                    if busy:
-                        lead.report(self._progress(incarnation))
+                while self._goes_on(incarnation):
+                    goes_on = self._step(incarnation, version)
                     if incarnation.progress.published is not published_at_start:
                         failures = 0
-                    if lead.is_sure() and not lead.is_ending() and incarnation.upkeep.run():
-                        lead.report(self._progress(incarnation))
-                    with suppress(Unavailable):
-                        self._ask_to_read_again(incarnation.progress.read_again)
-                    if not busy:
-                        incarnation.rest(self.POLL_SECONDS, lead.stop.wait)
+                    if not goes_on:
+                        break
             except Exception as error:
                 shortest, longest = self.AGAIN_SECONDS
                 pause = min(longest, shortest * 2.0 ** min(failures, 30))
@@ -279,19 +142,47 @@ class PipelineApplier:
                 failures += 1
                 if incarnation is not None:
                     incarnation.abandon()
-                resumes_at = time.monotonic() + pause
-                while time.monotonic() < resumes_at and not lead.is_ending():
+                resumes_at = self._clock.monotonic() + pause
+                while self._clock.monotonic() < resumes_at and not lead.is_ending():
                     lead.stop.wait(min(pause, self.POLL_SECONDS))
             finally:
                 if incarnation is not None:
                     incarnation.close()
+
+    def _is_sure(self) -> bool:
+        return self._lead.is_sure(self._clock.monotonic())
+
+    def _goes_on(self, incarnation: Incarnation) -> bool:
+        """Whether a start takes its next step. One that is handed over ends between two batches."""
+        handed_over = self._lead.hand_over.is_set() and not incarnation.progress.unpublished
+        return not (self._lead.stop.is_set() or handed_over or self._store.deleting())
+
+    def _step(self, incarnation: Incarnation, version: int) -> bool:
+        """Carry out the requests, apply and publish the next batch, do the upkeep that is due, or rest; False if a new
+        start must continue, by another version of the definition."""
+        lead = self._lead
+        self._carry_out_requests(incarnation)
+        busy = incarnation.step()
+        if incarnation.definition not in (None, version):
+            logger.info("pipeline %s: its definition has changed; starting again", self._store.name)
+            incarnation.abandon()
+            return False
+        if busy:
+            lead.report(self._progress(incarnation))
+        if self._is_sure() and not lead.is_ending() and incarnation.upkeep.run():
+            lead.report(self._progress(incarnation))
+        with suppress(Unavailable):
+            self._ask_to_read_again(incarnation.progress.read_again)
+        if not busy:
+            incarnation.rest(self.POLL_SECONDS, lead.stop.wait)
+        return True
 
     def _carry_out_requests(self, incarnation: Incarnation) -> None:
         """Carry out the requests. One that is wrong, or was withdrawn, is dropped; after any other error it waits, and
         the start goes on, as the error may be of this request alone.
         """
         lead, name = self._lead, self._store.name
-        while lead.requests and time.monotonic() >= self._requests_at:
+        while lead.requests and self._clock.monotonic() >= self._requests_at:
             body = lead.requests.popleft()
             request: Any = None
             try:
@@ -310,7 +201,7 @@ class PipelineApplier:
             except Exception as error:
                 logger.warning("pipeline %s: request %r waits: %s", name, body, first_line(error))
                 lead.requests.append(body)
-                self._requests_at = time.monotonic() + self.REQUEST_SECONDS
+                self._requests_at = self._clock.monotonic() + self.REQUEST_SECONDS
                 return
             lead.handled.append(body)
             lead.report(self._progress(incarnation))
@@ -319,15 +210,15 @@ class PipelineApplier:
         """Command that tables whose lake table lost data are read again, each generation until the next one has come:
         a command that did nothing, or was refused, is repeated after a pause that doubles."""
         self._asked = {key: asked for key, asked in self._asked.items() if wanted.get(key[0]) == key[1]}
-        commands, now = self._store.commands, time.monotonic()
+        commands, now = self._store.commands, self._clock.monotonic()
         for table, generation in wanted.items():
             n, again_at, pause = self._asked.get((table, generation), (0, now, self.ASK_SECONDS[0]))
             if now < again_at or (n and commands.get(n) is not None and commands.outcome(n) is None):
                 continue
             state = rules.state(commands.orders().mode, halted=False, ended=False)
             wish = ReadTableAgain(table=table, generation=generation)
-            if self._lead.is_sure() and wish.refusal(state) is None:
-                n = commands.add(wish.kind, wish.arguments(), by="the Spark writer", now=self._clock()).n
+            if self._is_sure() and wish.refusal(state) is None:
+                n = commands.add(wish.kind, wish.arguments(), by="the Spark writer", now=self._clock.time()).n
             self._asked[table, generation] = (n, now + pause, min(2 * pause, self.ASK_SECONDS[1]))
 
     def _answer(self, request: Any, cause: str | None) -> None:
@@ -345,8 +236,8 @@ class PipelineApplier:
         if self._store.purges():
             newest = self._store.commands.orders().definition
             version = newest if self._store.definition(newest) is not None else 1
-            dropped = purge(self._open_lake(version)[0], self._store.purges)
-            logger.warning("pipeline %s is deleted: dropped its %d lake tables", self._store.name, len(dropped))
+            dropped = self._ports.engine.purge(self._store, version)
+            logger.warning("pipeline %s is deleted: dropped its %d lake tables", self._store.name, dropped)
             if self._store.purges():
                 self._store.put_purged()
         return True
@@ -363,10 +254,10 @@ class PipelineApplier:
 
     def _progress(self, incarnation: Incarnation) -> SparkWriterStatus:
         """Return the status of a start that goes on."""
-        progress = incarnation.progress
+        progress, upkeep = incarnation.progress, incarnation.upkeep
         record = progress.published
         return SparkWriterStatus(
-            at=self._clock(),
+            at=self._clock.time(),
             counters=progress.measures.counters(),
             histograms=progress.measures.histograms(),
             w=progress.w,
@@ -376,12 +267,10 @@ class PipelineApplier:
             source_time=None if record is None else record.source_time,
             quarantined=_quarantined(incarnation),
             commands=dict(self._answers),
-            applied_by_spark={
-                table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
-            },
+            applied_by_spark=upkeep.applied_elsewhere(),
             applies=progress.applies.shown(),
-            files=incarnation.upkeep.files(self._metrics_tables),
-            compaction=incarnation.upkeep.compaction(),
+            files=upkeep.files(self._metrics_tables),
+            compaction=upkeep.compaction(),
         )
 
     def _report_failure(self, error: Exception, pause: float, incarnation: Incarnation | None) -> None:
@@ -394,16 +283,16 @@ class PipelineApplier:
         known = self._progress(incarnation) if incarnation is not None else self._lead.status
         cause = error.cause if isinstance(error, CutlineError) else Cause(Code.UNEXPECTED, str(error))
         failure = Failure(cause=cause, kind=type(error).__name__, again_seconds=pause)
-        self._lead.report(replace(known, at=self._clock(), failure=failure))
+        self._lead.report(replace(known, at=self._clock.time(), failure=failure))
 
 
 def _quarantined(incarnation: Incarnation) -> dict[str, Held]:
-    quarantined, theirs = incarnation.progress.quarantined, incarnation.progress.theirs
     found = {
-        table_id: Held(cause=held.cause, generation=held.generation) for table_id, held in quarantined.items()
+        table_id: Held(cause=held.cause, generation=held.generation)
+        for table_id, held in incarnation.progress.quarantined.items()
     }
-    for table_id, commits in theirs.items():
+    for table_id, commits in incarnation.foreign.items():
         found[table_id] = replace(
-            found[table_id], seen=commits.seen, choices=tuple(commits.choices), chosen=commits.chosen
+            found[table_id], seen=commits.seen, choices=commits.choices, chosen=commits.chosen
         )
     return found

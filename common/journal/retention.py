@@ -1,12 +1,12 @@
 """What retention keeps: one pure function of the publications' records.
 
 A publication can be restored while its time lies within the grace, and so can the newest one of the chain from before
-it (`oldest`); of older ones the savepoints that retention keeps. **Every snapshot that a record of these names stays**,
+it (`oldest`); of older ones the savepoints that retention keeps. **Every content that a record of these names stays**,
 of `main` as of `work`: while a table's next generation is read, or the table is quarantined, `main` names an older one.
-A restore shows them again, and whoever reads a cut by its snapshots finds them. Records within the grace count even if
+A restore shows them again, and whoever reads a cut by its contents finds them. Records within the grace count even if
 a restore has left them behind: their readers may still be at work.
 
-Relies on: snapshots of the records to come are among those of the newest record, or made later.
+Relies on: contents of the records to come are among those of the newest record, or made later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.store.deltas import changes
-from cutline.common.store.records import Publication, PublishedTable
+from cutline.common.store.records import Content, Publication, PublishedTable
 
 DAY_SECONDS = 86400
 
@@ -24,17 +24,17 @@ DAY_SECONDS = 86400
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
     """The publications before `oldest` that stay (`savepoints`, in order) and the savepoints that go (`released`);
-    `snapshots` has for each table all that the retained records name.
+    `contents` has for each table all that the retained records name.
     """
 
     oldest: Publication
     savepoints: tuple[Publication, ...]
     released: tuple[Publication, ...]
-    snapshots: Mapping[str, Collection[int]]
+    contents: Mapping[str, Collection[Content]]
 
-    def snapshots(self, table_id: str) -> Collection[int]:
-        """The snapshots of a table that stay."""
-        return self.snapshots.get(table_id, ())
+    def contents_of(self, table_id: str) -> Collection[Content]:
+        """The contents of a table that stay."""
+        return self.contents.get(table_id, ())
 
 
 def retained(
@@ -50,7 +50,7 @@ def retained(
     They are read once, and few are held at a time. `chain` has the valid checkpoints, `released` the savepoints that a
     person gave up.
     """
-    snapshots: dict[str, set[int]] = {}
+    contents: dict[str, set[Content]] = {}
     later: Mapping[str, PublishedTable] = {}
     oldest: Publication | None = None
     savepoints: list[Publication] = []
@@ -72,7 +72,7 @@ def retained(
             continue
         for table_id, table in changes(record.tables, later).items():
             if table is not None:
-                snapshots.setdefault(table_id, set()).update(named_by(table))
+                contents.setdefault(table_id, set()).update(named_by(table))
         later = record.tables
     if oldest is None:
         return None
@@ -80,28 +80,15 @@ def retained(
         oldest=oldest,
         savepoints=tuple(reversed(savepoints)),
         released=tuple(gone),
-        snapshots=snapshots,
+        contents=contents,
     )
 
 
-def named_by(table: PublishedTable) -> set[int]:
-    """The snapshots that a record names for a table."""
-    return {found.snapshot_id for found in (table.main, table.work) if found is not None}
+def named_by(table: PublishedTable) -> set[Content]:
+    """The contents that a record names for a table."""
+    return {found.content for found in (table.main, table.work) if found is not None}
 
 
 def _young(record: Publication, now: float, settings: RetentionConfig) -> bool:
     days = settings.savepoint_days
     return days is None or record.published_at >= now - days * DAY_SECONDS
-
-
-def tags_of(record: Publication, table_id: str) -> dict[str, int]:
-    """The tags that a savepoint has on a table, each with its snapshot: so other users who expire snapshots keep them.
-
-    `checkpoint_N` is the cut, where `main` shows it. Else `main_N` is the older cut that `main` shows, and `work_N`
-    what is ready of the next generation.
-    """
-    table = record.tables[table_id]
-    if table.shown:
-        return {} if table.main is None else {f"checkpoint_{record.n}": table.main.snapshot_id}
-    found = {f"main_{record.n}": table.main, f"work_{record.n}": table.work}
-    return {name: ref.snapshot_id for name, ref in found.items() if ref is not None}

@@ -1,0 +1,178 @@
+"""What a sink is: the places in which the tables of one pipeline are kept, as one start of the Spark writer uses them.
+
+The caller (spark_writer/apply.py) keeps the order of durability and all that goes by checkpoints: which steps a table
+gets, when a publication is made, which table is quarantined. A sink knows tables, works and what is shown of them:
+
+- A **work** is a table's applied state. Nobody reads it before it is shown. Each start makes works of its own, so that
+  a start that is killed, or goes on although another has overtaken it, harms none.
+- A work names its *content* (what may be shown later: it stays as it is, whatever is applied on top of it) and its
+  *place* (where the next step goes on). Only the sink reads these two. They are what a publication records.
+- **Showing** needs nothing but a publication's record: it may be repeated, by any start, after any crash, and changes
+  nothing the second time.
+- Any call may raise Unavailable, before its effect or after it. An error that may be one table's own
+  (`may_be_own`) harms only that table, if it comes again while `check` succeeds (spark_writer/sparing.py).
+
+Calls for several tables come from several threads, calls for one table one at a time. A thread calls `enter` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from cutline.common.causes import Cause, Code
+from cutline.common.errors import ConfigError
+from cutline.common.journal.plan import TableStep
+from cutline.common.journal.progress import Progress
+from cutline.common.journal.view import JournalView
+from cutline.common.status.pipeline_status import CompactionStatus, Files
+from cutline.common.store.records import Content, Publication, Work
+from cutline.spark_writer.sinks.side_by_side import SideBySide
+
+ACCEPT = "accept"
+OVERWRITE = "overwrite"
+"""A person's choices about the commits of others: to go on from them, or to replace them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """What other users made of a table where the sink had `shown` another content (None: none), by publication
+    `shown_n`.
+
+    `content` is theirs (None: they removed it). `seen` names exactly this state, for a person's choice about it; the
+    possible ones are `choices`, the one made is `chosen`.
+    """
+
+    shown_n: int
+    shown: Content | None
+    content: Content | None
+    seen: str
+    choices: tuple[str, ...]
+    chosen: str | None = None
+
+
+class TableFault(ConfigError):
+    """A table of the sink is not as its rows need it, mostly by another user; a person must repair it.
+
+    `lost`: the rows that it held are gone too.
+    """
+
+    code = Code.LAKE
+
+    def __init__(self, cause: Cause | str, remedy: str = "", *, lost: bool = False) -> None:
+        """Take the cause, or its sentence and remedy."""
+        super().__init__(cause if isinstance(cause, Cause) else Cause(self.code, cause, remedy))
+        self.lost = lost
+
+
+class ForeignCommit(TableFault):
+    """Other users committed `foreign` to a table, and a person must choose whether that is kept."""
+
+    code = Code.FOREIGN_COMMIT
+
+    def __init__(self, cause: str, remedy: str, foreign: Foreign) -> None:
+        """Take the sentence and its remedy."""
+        super().__init__(cause, remedy)
+        self.foreign = foreign
+
+
+class Upkeep(Protocol):
+    """What a sink does between applies so that it stays fast and bounded. Late or failed upkeep does no harm."""
+
+    def run(self) -> bool:
+        """Do what is due; return whether the status has news. Raises Unavailable if a new start must continue.
+
+        Called only while the lease is ours as far as this process knows, since what it removes is not protected by w.
+        """
+
+    def files(self, most: int) -> Mapping[str, Files]:
+        """The files of the `most` largest tables, and those of all others together, for the status."""
+
+    def compaction(self) -> CompactionStatus:
+        """How much compaction still has to do, for the status."""
+
+    def applied_elsewhere(self) -> Mapping[str, str]:
+        """Why others than this process applied the last batch's changes, by table, for the status."""
+
+
+class Sink(Protocol):
+    """The sink of one pipeline, for one start. The calls come in this order: `check_holder`, `begin`, all others,
+    `close`."""
+
+    def check_holder(self) -> None:
+        """Raise ConfigError, with the choices, if another life of the pipeline has published here and this one may not
+        take that over. The start has no number yet."""
+
+    def begin(self, progress: Progress, journal: JournalView, side_by_side: SideBySide) -> Upkeep:
+        """Begin start `progress.w`: whatever it makes, it marks with that number. The upkeep reads the progress, and
+        replaces works in it by equal ones. Nothing is written yet."""
+
+    def enter(self) -> None:
+        """Make the calling thread ready for the other calls."""
+
+    # Applying
+
+    def foreign(self, table_id: str, work: Work | None) -> Foreign | None:
+        """Look what others have committed; return the commits on which work must go on instead of on `work`, else None.
+
+        ForeignCommit if a person must choose first.
+        """
+
+    def apply(self, step: TableStep, done: Work | None, *, checkpoint: int) -> Work:
+        """Bring a table from `done` to the end of a step; `checkpoint` is the last one of its batch.
+
+        A step of another generation, or the first one of a table, begins that generation: nothing of the earlier rows
+        is in the new work. Each change comes exactly once: a call that failed is followed by `rewind`. StagedLost if a
+        staged file is gone; TableFault with `lost` if the content of `done` is.
+        """
+
+    def rewind(self, table_id: str, work: Work | None) -> None:
+        """Forget what this start has made of a table since `work` (None, or one of another start: all of it)."""
+
+    # Publishing
+
+    def make_durable(self) -> None:
+        """Return once all works made so far outlive the machine's crash. The publication that names them follows."""
+
+    def show(self, record: Publication, table_id: str, allowed: Callable[[tuple[int, int]], bool]) -> bool:
+        """Let readers see the content that the record's `main` has for a table, with the mark of a savepoint if it is
+        one and shows the table at its own cut; True if they now do.
+
+        `allowed` gets the (w, N) shown now, and is called in the change itself: False if it refuses. ForeignCommit if
+        that would undo others' commits; TableFault with `lost` if the content is gone.
+        """
+
+    def keep(self, record: Publication, table_id: str) -> None:
+        """Mark, as the savepoint's, what a record names for a table that it does not show at its own cut."""
+
+    def record(self, record: Publication, before: Publication | None, left_behind: Callable[[], list[int]]) -> None:
+        """Tell users of the sink about a publication, once it is shown; `before` is the last one that this start has
+        told of, None at its first, which then replaces what others told of it and of those that a restore has
+        `left_behind`. Unavailable if a newer start has told of one."""
+
+    # Errors and people
+
+    def may_be_own(self, error: Exception) -> bool:
+        """Whether an error raised while one table was processed may be that table's own, not one of a resource that
+        all tables share."""
+
+    def check(self, *, expected: bool) -> None:
+        """Raise Unavailable unless the sink accepts a commit on a table of Cutline's own, which must exist if it is
+        `expected`."""
+
+    def forget(self, table_id: str) -> None:
+        """Read the table anew at its next call."""
+
+    def check_table(self, table_id: str) -> None:
+        """Raise TableFault if the sink can't take a next generation of a table."""
+
+    def choose(self, table_id: str, choice: str, seen: str) -> None:
+        """Keep a person's choice about the commits of others that were `seen`; ConfigError if there is none."""
+
+    def abandon(self, newest: Publication | None) -> None:
+        """Remove, as far as possible, what this start has made and the newest publication does not name. Raises
+        nothing that concerns one table."""
+
+    def close(self) -> None:
+        """End the sink's own threads; nothing of it commits later."""

@@ -1,0 +1,39 @@
+"""Which errors of the lake are one table's own."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from cutline.common.errors import CutlineError
+from cutline.spark_writer.sinks.contract import TableFault
+from cutline.spark_writer.sinks.iceberg.columns import BadDefault, Unsuitable
+from cutline.spark_writer.sinks.iceberg.files import FileLost, FileRefused
+from cutline.spark_writer.sinks.iceberg.jvm import Refused
+
+_MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "ENOMEM", "EMFILE", "ENFILE", "EROFS")}
+_MACHINE_IN_JAVA = re.compile(
+    r"No space left on device|Disk quota exceeded|disk is full|Too many open files|java\.lang\.OutOfMemoryError"
+    r"|SparkContext (was|has been) (shut down|stopped)|stopped SparkContext"
+)
+
+
+def may_be_own(error: Exception) -> bool:
+    """Whether an error raised while one table was processed may be that table's own.
+
+    It may be if Iceberg, Spark or our check of the lake table and its files raised it, or if the table's rows caused
+    it. It is not if a shared resource failed: the store (a lost staged file included), the disk, the memory, Spark
+    itself. Nor is it if Cutline's own parts disagree, or if another Spark writer has taken over. Whether the catalogue
+    and the warehouse answer is tested by a commit (spark_writer/sparing.py).
+    """
+    if isinstance(error, OSError):
+        return error.errno not in _MACHINE
+    java = error.__cause__ if isinstance(error, Refused) else error
+    if isinstance(java, Py4JError):
+        return isinstance(java, Py4JJavaError) and _MACHINE_IN_JAVA.search(str(java)) is None
+    if isinstance(error, Refused | TableFault):
+        return _MACHINE_IN_JAVA.search(str(java)) is None
+    own = isinstance(error, FileLost | FileRefused | BadDefault | Unsuitable)
+    return own or not isinstance(error, CutlineError | MemoryError)
