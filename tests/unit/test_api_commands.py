@@ -16,10 +16,10 @@ from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.store import PipelineStore
 from tests.support import records
 from tests.support.causes import because
-from tests.support.shop_api import SHOP, api, finish, problem, registry, shop
+from tests.support.shop_api import SHOP, api, finish, problem, registry, shop, store
 from tests.unit.test_control import FakeRegistry
 
-__all__ = ["api", "registry", "shop"]  # the fixtures
+__all__ = ["api", "registry", "shop", "store"]  # the fixtures
 
 
 async def until_current(api: httpx.AsyncClient) -> None:

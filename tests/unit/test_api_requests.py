@@ -12,9 +12,9 @@ import yaml
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.gate import BODY_BYTES
 from cutline.services.control.api.models import CommandView
-from tests.support.shop_api import SHOP, api, problem, shop, store
+from tests.support.shop_api import SHOP, api, problem, registry, shop, store
 
-__all__ = ["api", "shop", "store"]  # the fixtures
+__all__ = ["api", "registry", "shop", "store"]  # the fixtures
 
 
 # Bad input
