@@ -112,7 +112,6 @@ LEFT: dict[str, dict[str, str]] = {
         "services/run/preflight.py: check": SPLIT,
     },
     "class": {
-        "services/enumerator/machine.py: Enumerator": STATE,
     },
     "file": {
         "services/enumerator/machine.py": SPLIT,
