@@ -113,11 +113,9 @@ LEFT: dict[str, dict[str, str]] = {
     },
     "class": {
         "services/enumerator/machine.py: Enumerator": STATE,
-        "services/reader/machine.py: Reader": STATE,
     },
     "file": {
         "services/enumerator/machine.py": SPLIT,
-        "services/reader/machine.py": SPLIT,
         "spark_writer/sinks/iceberg/table.py": SPLIT,
     },
     "twins": {},

@@ -40,6 +40,8 @@ PURE = (
     "services/enumerator/machine.py",
     "services/enumerator/splitter.py",
     "services/reader/machine.py",
+    "services/reader/outlet.py",
+    "services/reader/stream.py",
     "services/reader/pace.py",
     "services/reader/unsaved.py",
     "services/sources/contract.py",

@@ -19,17 +19,18 @@ def state_of(machine: Any) -> Any:
     """The state that a restore must bring back, read from the live machine without its own `snapshot`; None if it has
     none."""
     if isinstance(machine, Reader) and machine.stream:
+        stream = machine.stream
         return (
-            machine.seq,
-            machine.hold_main,
-            machine.stopped,
-            (machine.stop, machine.stop_place, machine.at_stop, machine.ended, machine.begin),
-            {n: (c.position, c.source_time, c.rows_inside) for n, c in machine.cursors.items()},
+            stream.seq,
+            stream.hold_main,
+            stream.stopped,
+            (stream.stop, stream.stop_place, stream.at_stop, stream.ended, stream.begin),
+            {n: (c.position, c.source_time, c.rows_inside) for n, c in stream.cursors.items()},
             {
                 t.table_id: (
                     t.generation, t.schema.hash, t.low, t.high, t.splits, t.cursor, t.live, t.looked_at, t.pausing,
                 )
-                for t in machine.tables.values()
+                for t in stream.tables.values()
             },
         )  # fmt: skip
     if isinstance(machine, Enumerator):

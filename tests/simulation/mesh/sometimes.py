@@ -12,7 +12,8 @@ from typing import Any
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.services.enumerator.leader import Leader
 from cutline.services.enumerator.machine import MAX_ATTEMPTS, Enumerator
-from cutline.services.reader.machine import STILL_SECONDS, Reader
+from cutline.services.reader.machine import Reader
+from cutline.services.reader.stream import STILL_SECONDS, Stream
 from cutline.services.reader.tables import CATCH_UP, MAIN
 from cutline.services.writer.machine import Writer
 
@@ -20,12 +21,12 @@ State = Callable[[Any], object]
 """True if the machine is in the state."""
 
 
-def _inside(reader: Reader, cursor: str) -> bool:
-    return cursor in reader.cursors and reader.cursors[cursor].position.inside
+def _inside(stream: Stream, cursor: str) -> bool:
+    return cursor in stream.cursors and stream.cursors[cursor].position.inside
 
 
-def _asked(reader: Reader, cursor: str) -> bool:
-    return cursor in reader.cursors and reader.cursors[cursor].asked
+def _asked(stream: Stream, cursor: str) -> bool:
+    return cursor in stream.cursors and stream.cursors[cursor].asked
 
 
 def _missing(leader: Leader) -> bool:
@@ -79,24 +80,26 @@ ENUMERATOR: dict[str, State] = {
     "enumerator: limits are in force": lambda m: m.limits != m.plan.limits,
 }  # fmt: skip
 READER: dict[str, State] = {
-    "reader: main waits for catch-up": lambda m: m.hold_main,
-    "reader: both cursors are read": lambda m: _asked(m, MAIN) and _asked(m, CATCH_UP),
-    "reader: both cursors are inside a transaction": lambda m: _inside(m, MAIN) and _inside(m, CATCH_UP),
-    "reader: a marker waits": lambda m: m._marker_waits,
-    "reader: a marker waits for one of two cursors": (
+    "reader: chunks wait until rows are saved": lambda m: m.queue and m.reading is None and m.unsaved.full,
+    "reader: parts of two checkpoints are being saved": lambda m: len(m._closing) > 1,
+    "reader: stopped while a chunk is read": lambda m: m.stream and m.stream.stopped and m.reading is not None,
+}
+STREAM: dict[str, State] = {
+    "stream: main waits for catch-up": lambda m: m.hold_main,
+    "stream: both cursors are read": lambda m: _asked(m, MAIN) and _asked(m, CATCH_UP),
+    "stream: both cursors are inside a transaction": lambda m: _inside(m, MAIN) and _inside(m, CATCH_UP),
+    "stream: a marker waits": lambda m: m._marker_waits,
+    "stream: a marker waits for one of two cursors": (
         lambda m: m._marker_waits and len(m.cursors) == 2 and _inside(m, MAIN) != _inside(m, CATCH_UP)
     ),
-    "reader: a marker was taken inside a silent transaction": lambda m: m._was_silent,
-    "reader: the source is silent": lambda m: m._still >= STILL_SECONDS,
-    "reader: a marker waits, and no row may go out": lambda m: m._marker_waits and m.unsaved.full,
-    "reader: chunks wait until rows are saved": lambda m: m.queue and m.reading is None and m.unsaved.full,
-    "reader: a table waits while main is read": lambda m: m._tables.by_cursor[None] and _asked(m, MAIN),
-    "reader: a table waits for the next round": lambda m: m._tables.late and m._tables.by_cursor[CATCH_UP],
-    "reader: two tables catch up together": lambda m: len(m._tables.by_cursor[CATCH_UP]) > 1,
-    "reader: a table that is to leave is inside a transaction": lambda m: m._tables.pausing and _inside(m, MAIN),
-    "reader: parts of two checkpoints are being saved": lambda m: len(m._closing) > 1,
-    "reader: at the stop, and tables catch up": lambda m: m.at_stop and m._tables.by_cursor[CATCH_UP],
-    "reader: stopped while a chunk is read": lambda m: m.stopped and m.reading is not None,
+    "stream: a marker was taken inside a silent transaction": lambda m: m._was_silent,
+    "stream: the source is silent": lambda m: m._still >= STILL_SECONDS,
+    "stream: a marker waits, and no row may go out": lambda m: m._marker_waits and m._outlet.unsaved.full,
+    "stream: a table waits while main is read": lambda m: m._tables.by_cursor[None] and _asked(m, MAIN),
+    "stream: a table waits for the next round": lambda m: m._tables.late and m._tables.by_cursor[CATCH_UP],
+    "stream: two tables catch up together": lambda m: len(m._tables.by_cursor[CATCH_UP]) > 1,
+    "stream: a table that is to leave is inside a transaction": lambda m: m._tables.pausing and _inside(m, MAIN),
+    "stream: at the stop, and tables catch up": lambda m: m.at_stop and m._tables.by_cursor[CATCH_UP],
 }
 WRITER: dict[str, State] = {
     "writer: changes of before and after a marker": lambda m: len({after for _, _, after in m.changes}) > 1,
@@ -112,7 +115,7 @@ PROCESS: dict[str, State] = {
     "cut: one channel is closed, another recorded": lambda p: p._open and p._closed,
 }
 BY_MACHINE: dict[type, dict[str, State]] = {Enumerator: ENUMERATOR, Reader: READER, Writer: WRITER}
-SOMETIMES = tuple(name for states in (LEADER, *BY_MACHINE.values(), PROCESS) for name in states)
+SOMETIMES = tuple(name for states in (LEADER, *BY_MACHINE.values(), STREAM, PROCESS) for name in states)
 
 
 def note_states(count: Counter[str], machine: Leader | Process) -> None:
@@ -124,6 +127,8 @@ def note_states(count: Counter[str], machine: Leader | Process) -> None:
         inner: Any = process.machine
         inner = getattr(inner, "machine", inner)  # behind its probe
         _note(count, BY_MACHINE[type(inner)], inner)
+        if isinstance(inner, Reader) and inner.stream is not None:
+            _note(count, STREAM, inner.stream)
         _note(count, PROCESS, process)
 
 

@@ -3,7 +3,15 @@ or a file of unit tests must notice each."""
 
 from __future__ import annotations
 
-from tests.simulation.mutants import CHECKPOINTING, CHECKPOINTS, ENUMERATOR, LEADER, READER, Mutant, mutant
+from tests.simulation.mutants import (
+    CHECKPOINTING,
+    CHECKPOINTS,
+    ENUMERATOR,
+    LEADER,
+    READER_STREAM,
+    Mutant,
+    mutant,
+)
 
 AGENDA = "services/enumerator/agenda.py"
 RECEIVER = "common/mesh/receiver.py"
@@ -84,7 +92,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a table leaves the stream inside a transaction, so that rows without a key come twice",
-        ((READER, "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
+        ((READER_STREAM, "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
           "cursor.asked:\n                continue\n            low,"),),
         tests="test_reader_*.py",
     ),

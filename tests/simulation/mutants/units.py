@@ -7,7 +7,7 @@ from tests.simulation.mutants import (
     CHECKPOINTING,
     ENUMERATOR,
     LEADER,
-    READER,
+    READER_STREAM,
     READER_TABLES,
     REMOVAL,
     RETENTION,
@@ -395,7 +395,7 @@ UNITS = (
     ),
     unit(
         "catch-up passes main when it only ends its transaction",
-        READER,
+        READER_STREAM,
         "until=bound, at_boundary=True",
         "until=None, at_boundary=True",
         "test_reader_markers.py::"
