@@ -109,7 +109,6 @@ WRAP = "to be wrapped: `make check-js` names them"
 
 LEFT: dict[str, dict[str, str]] = {
     "function": {
-        "services/run/preflight.py: check": SPLIT,
     },
     "class": {
     },
