@@ -394,7 +394,10 @@ class EnumeratorDriver:
         return task
 
     async def _write(self, order: WriteEntry) -> Event:
-        return await self._until_available(lambda: self.journal.write(order), f"take entry {order.slot} of the journal")
+        def write() -> Event:
+            return self.journal.write(order)
+
+        return await self._until_available(write, f"take entry {order.slot} of the journal")
 
     async def _carry_out(self, effect: Effect) -> Event:
         return await self._until_answered(lambda: self.commanding.carry_out(effect))
