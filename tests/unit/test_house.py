@@ -86,7 +86,7 @@ EXCEPTED: dict[str, dict[str, str]] = {
         "tests/integration/lake/test_side_by_side.py: measured": PACE,
         "tests/integration/outages/test_leaderless.py: rests": PACE,
         "tests/integration/outages/test_locks.py: oldest": PACE,
-        "tests/integration/pipeline/test_leading.py: slow": PACE,
+        "tests/integration/pipeline/test_enumerator_driver.py: slow": PACE,
         "tests/integration/source/test_binlog.py: "
         "test_a_reader_whose_host_vanished_holds_up_no_other_with_its_server_id": PACE,
         "tests/unit/test_control.py: fresh": PACE,
@@ -109,10 +109,8 @@ WRAP = "to be wrapped: `make check-js` names them"
 
 LEFT: dict[str, dict[str, str]] = {
     "function": {
-        "services/run/preflight.py: check": SPLIT,
     },
     "class": {
-        "services/enumerator/machine.py: Enumerator": STATE,
     },
     "file": {
         "services/enumerator/machine.py": SPLIT,
@@ -122,24 +120,26 @@ LEFT: dict[str, dict[str, str]] = {
     "name": {},
     "executor": {},
     "sleep": {
-        "tests/integration/lake/test_leads.py: "
+        "tests/integration/lake/test_sharing_out.py: "
         "test_a_leader_that_sits_in_a_time_out_while_redis_is_emptied_keeps_its_pipelines": CLOCK,
-        "tests/integration/lake/test_leads.py: "
+        "tests/integration/lake/test_sharing_out.py: "
         "test_a_status_is_written_when_it_changes_and_when_redis_was_emptied": CLOCK,
-        "tests/integration/lake/test_leads.py: "
+        "tests/integration/lake/test_sharing_out.py: "
         "test_in_a_full_redis_a_pipeline_that_can_not_be_handed_over_stays_where_it_is": CLOCK,
-        "tests/integration/lake/test_leads.py: "
+        "tests/integration/lake/test_sharing_out.py: "
         "test_in_a_full_redis_leaders_keep_their_leases_and_take_others_once_it_has_room": CLOCK,
-        "tests/integration/lake/test_leads.py: test_leaders_go_on_while_redis_is_down_and_begin_nothing_new": CLOCK,
-        "tests/integration/lake/test_leads.py: "
+        "tests/integration/lake/test_sharing_out.py: "
+        "test_leaders_go_on_while_redis_is_down_and_begin_nothing_new": CLOCK,
+        "tests/integration/lake/test_sharing_out.py: "
         "test_one_alone_leads_all_and_who_joins_takes_its_share_when_a_batch_is_published": CLOCK,
-        "tests/integration/lake/test_leads.py: test_one_that_is_missing_among_the_services_hands_nothing_over": CLOCK,
-        "tests/integration/lake/test_leads.py: "
+        "tests/integration/lake/test_sharing_out.py: "
+        "test_one_that_is_missing_among_the_services_hands_nothing_over": CLOCK,
+        "tests/integration/lake/test_sharing_out.py: "
         "test_one_whose_spark_does_not_run_yet_is_present_and_has_no_share": CLOCK,
-        "tests/integration/lake/test_leads.py: test_what_is_not_cutlines_in_redis_ends_nothing": CLOCK,
+        "tests/integration/lake/test_sharing_out.py: test_what_is_not_cutlines_in_redis_ends_nothing": CLOCK,
         "tests/integration/outages/test_locks.py: "
         "test_each_locked_table_waits_by_itself_and_says_so_while_the_others_are_live": CLOCK,
-        "tests/integration/pipeline/test_leading.py: "
+        "tests/integration/pipeline/test_enumerator_driver.py: "
         "test_an_epoch_is_announced_when_its_streams_are_there_and_not_by_who_lost_the_lease": CLOCK,
         "tests/integration/source/test_gentle.py: "
         "test_a_source_that_is_away_in_the_middle_of_a_snapshot_uses_up_no_attempts_of_its_chunks": CLOCK,

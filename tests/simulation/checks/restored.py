@@ -34,8 +34,9 @@ def state_of(machine: Any) -> Any:
             },
         )  # fmt: skip
     if isinstance(machine, Enumerator):
-        out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in machine.out.values()]
-        kept = {name for name, table in machine.tables.items() if table.phase == "paused" or name in machine.holds}
+        splits = machine.splits
+        out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in splits.out.values()]
+        kept = {name for name, table in machine.tables.items() if table.phase == "paused" or name in splits.holds}
         return (
             machine.limits,
             {
@@ -48,11 +49,11 @@ def state_of(machine: Any) -> Any:
             },
             [
                 (s.split_id, s.attempt, s.split_start, s.split_end)
-                for s in (*out, *machine.todo)
+                for s in (*out, *splits.todo)
                 if s.table_id not in kept
             ],
-            sorted((s.split_id, s.attempt) for s in (*out, *machine.todo, *machine.shelved) if s.table_id in kept),
-            dict(machine.accepted),
+            sorted((s.split_id, s.attempt) for s in (*out, *splits.todo, *splits.shelved) if s.table_id in kept),
+            dict(splits.accepted),
             (machine.commands_done, dict(machine.refused), dict(machine.gone), machine.floor),
             machine.stream_stopped,
             (machine.stop, machine.stop_place, machine.at_stop),

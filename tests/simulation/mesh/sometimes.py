@@ -56,13 +56,17 @@ LEADER: dict[str, State] = {
     "leader: a command waits behind another": lambda m: m.agenda.taken and m.agenda.queue,
 }
 ENUMERATOR: dict[str, State] = {
-    "enumerator: splits of paused or locked tables are kept back": lambda m: m.shelved,
-    "enumerator: two tables are locked": lambda m: len(m.holds.names()) > 1,
-    "enumerator: a split is being taken back": lambda m: m.taking_back,
-    "enumerator: one is being taken back, and a checkpoint collected": lambda m: m.taking_back and m.collecting,
-    "enumerator: a split has failed again and again": lambda m: max(m.failures.values(), default=0) >= MAX_ATTEMPTS - 2,
-    "enumerator: splits are left, and every reader is full": lambda m: m.todo and not any(m.free.values()),
-    "enumerator: a report is accepted beside a checkpoint in flight": lambda m: m.collecting and m.accepted,
+    "enumerator: splits of paused or locked tables are kept back": lambda m: m.splits.shelved,
+    "enumerator: two tables are locked": lambda m: len(m.splits.holds.names()) > 1,
+    "enumerator: a split is being taken back": lambda m: m.splits.taking_back,
+    "enumerator: one is being taken back, and a checkpoint collected": lambda m: m.splits.taking_back and m.collecting,
+    "enumerator: a split has failed again and again": (
+        lambda m: max(m.splits.failures.values(), default=0) >= MAX_ATTEMPTS - 2
+    ),
+    "enumerator: splits are left, and every reader is full": (
+        lambda m: m.splits.todo and not any(m.splits.free.values())
+    ),
+    "enumerator: a report is accepted beside a checkpoint in flight": lambda m: m.collecting and m.splits.accepted,
     "enumerator: a command is taken after the cut": lambda m: m._cut and m.commands_done > m._cut.commands_done,
     "enumerator: a refusal is not in the store yet": lambda m: m.refused,
     "enumerator: a generation began after the cut": lambda m: m._cut and any(
@@ -75,7 +79,7 @@ ENUMERATOR: dict[str, State] = {
     "enumerator: a table that left is remembered": lambda m: m.gone,
     "enumerator: a table of the stream is being paused": lambda m: any(t.pausing for t in m.tables.values()),
     "enumerator: a paused table asks for its place": lambda m: any(t.resuming for t in m.tables.values()),
-    "enumerator: a table at rest is looked at": lambda m: m._looking,
+    "enumerator: a table at rest is looked at": lambda m: m._looks.looking,
     "enumerator: the stop is known and not reached": lambda m: m.stop_place is not None and not m.at_stop,
     "enumerator: limits are in force": lambda m: m.limits != m.plan.limits,
 }  # fmt: skip

@@ -23,6 +23,7 @@ POSITIONS = "common/positions.py"
 LEADER = "services/enumerator/leader.py"
 CHECKPOINTING = "services/enumerator/checkpointing.py"
 ENUMERATOR = "services/enumerator/machine.py"
+SPLITS = "services/enumerator/splits.py"
 TABLES = "services/enumerator/tables.py"
 CHECKPOINTS = "services/enumerator/checkpoints.py"
 SPLITTER = "services/enumerator/splitter.py"
@@ -99,7 +100,7 @@ MUTANTS = (
     mutant(
         "the rest of a chunk that was cut is not read",
         ENUMERATOR,
-        "            self._queue(table.splitter.rest(split, report.cut_at), first=True)\n",
+        "            self.splits.queue(table.splitter.rest(split, report.cut_at), first=True)\n",
         "",
     ),
     mutant(
@@ -118,14 +119,14 @@ MUTANTS = (
     mutant(
         "splits that were out are not queued again by a restore",
         ENUMERATOR,
-        "            machine._queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)",
+        "            machine.splits.queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)",
         "            pass",
     ),
     mutant(
         "reports accepted after a cut are forgotten when its entry is written",
         ENUMERATOR,
-        "        self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}",
-        "        self.accepted = {}",
+        "        splits.accepted = {key: n for key, n in splits.accepted.items() if key not in at_cut.splits.accepted}",
+        "        splits.accepted = {}",
     ),
     mutant(
         "a table goes to the stream before its last chunk is reported",

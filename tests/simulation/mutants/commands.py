@@ -9,6 +9,7 @@ from tests.simulation.mutants import (
     ENUMERATOR,
     LEADER,
     READER_STREAM,
+    SPLITS,
     Mutant,
     mutant,
 )
@@ -143,8 +144,8 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     mutant(
         "splits of a paused table are handed out",
-        ENUMERATOR,
-        "(self.tables[name].phase == PAUSED or self.holds.waits(name)):",
+        SPLITS,
+        "(self._tables.by_name[name].phase == PAUSED or self.holds.waits(name)):",
         "self.holds.waits(name):",
     ),
     mutant(

@@ -11,6 +11,7 @@ from tests.simulation.mutants import (
     READER_TABLES,
     REMOVAL,
     RETENTION,
+    SPLITS,
     STORE,
     Mutant,
 )
@@ -178,7 +179,7 @@ UNITS = (
     ),
     unit(
         "the other chunks of a locked table are handed out",
-        ENUMERATOR,
+        SPLITS,
         "        self.shelve(table.table_id)\n        self._tables.put(dataclasses.replace(table, cause=cause))",
         "        self._tables.put(dataclasses.replace(table, cause=cause))",
         "test_holds.py::test_a_locked_chunk_uses_up_no_attempt_and_one_chunk_alone_is_tried_until_the_lock_is_gone",
@@ -186,13 +187,13 @@ UNITS = (
     unit(
         "questions about locked tables stay open, and use up the room for those about others",
         ENUMERATOR,
-        "                    table.splitter.asked = False\n                    self._hold(",
-        "                    self._hold(",
+        "                    table.splitter.asked = False\n                    self.splits.hold(",
+        "                    self.splits.hold(",
         "test_holds.py::test_a_question_that_meets_a_lock_is_put_back_and_others_are_asked_however_many_are_locked",
     ),
     unit(
         "the cause of a lock that is gone is still shown",
-        ENUMERATOR,
+        SPLITS,
         "        if table.cause == cause:\n",
         "        if False:\n",
         "test_holds.py::test_a_held_table_is_asked_about_again_after_a_pause_and_its_cause_ends_with_the_lock",
