@@ -244,8 +244,8 @@ test-full: $(patsubst %/5,test-full-part-%,$(or $(PART),$(FULL_PARTS)))
 # Each test file is in one part, and the parts take about as long (tests/unit/test_parts.py). Part 4 has these two files, whichever room they
 # are in: Spark's tests take turns on one worker, and growth takes a quarter of an hour of it.
 TESTS_1 := tests/browser tests/simulation tests/unit tests/integration/control tests/integration/end_to_end \
-  tests/integration/operation tests/integration/source
-TESTS_2 := tests/integration/lake tests/integration/outages tests/integration/pipeline tests/integration/upkeep
+  tests/integration/operation tests/integration/source tests/integration/upkeep
+TESTS_2 := tests/integration/lake tests/integration/outages tests/integration/pipeline
 TESTS_4 := tests/integration/source/test_gentle.py tests/integration/upkeep/test_growth.py
 
 test-full-part-1: FULL_TESTS = $(TESTS_1) $(addprefix --ignore=,$(TESTS_4))
