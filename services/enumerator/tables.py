@@ -16,7 +16,7 @@ from typing import Any
 from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import State
-from cutline.common.mesh.messages import CompletedSplit, from_plain, to_plain
+from cutline.common.mesh.messages import CompletedSplit, IncludeTable, from_plain, pieces, to_plain
 from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
 from cutline.common.positions import High, Low
 from cutline.common.schema import TableSchema
@@ -240,3 +240,24 @@ def _from_json(
         resuming=value.get("resuming", False),
         looked_at=from_plain(Low | None, value.get("lookedAt")),
     )
+
+
+def inclusion(table: Table, looked_at: Low | None) -> list[IncludeTable]:
+    """The messages by which the incremental split gets a table; more than one if it has many splits."""
+    assert table.schema is not None
+    assert table.low is not None
+    assert table.high is not None
+    groups = pieces([split for group in table.completed for split in group])
+    return [
+        IncludeTable(
+            table_id=table.table_id,
+            generation=table.generation,
+            schema=table.schema,
+            low=table.low,
+            high=table.high,
+            splits=tuple(group),
+            looked_at=looked_at,
+            more=at < len(groups),
+        )
+        for at, group in enumerate(groups, start=1)
+    ]
