@@ -4,11 +4,8 @@
                                                              any -> waiting (next generation) -> dropped -> waiting
                                                              any -> paused (by a person) -> where it was
 
-- Splits are pulled: a reader says how many it has room for. Unstarted splits are taken back for an idle reader.
 - A report is accepted once, if its split is out with that attempt and generation; any other is late and ignored. When a
   reader had to cut a chunk short, the rest becomes a split with a number of its own.
-- A table that another session of the source has locked waits by itself (holds.py): its chunks are kept back, use up no
-  attempt, and are tried one at a time.
 - When all chunks of a table are reported, their watermarks are folded into one pair and the table goes to the
   incremental split (FLIP-27's completed snapshot splits; DBLog's watermarks). On every channel the cause is sent before
   its effect, so any consistent cut that has a table's first change also has its chunk rows.
@@ -38,7 +35,6 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from cutline.common.causes import Cause, Code
 from cutline.common.commands.kinds import Refusal
@@ -50,12 +46,10 @@ from cutline.common.mesh.messages import (
     CompletedSplit,
     EndStream,
     ExcludeTable,
-    IncludeTable,
     LimitStream,
     Message,
     PartSaved,
     Remedy,
-    SnapshotSplit,
     SplitFailed,
     SplitReleased,
     SplitReport,
@@ -71,18 +65,16 @@ from cutline.common.mesh.messages import (
     decode,
     encode,
     from_plain,
-    pieces,
     to_plain,
 )
 from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, WAITING
 from cutline.common.positions import Low, Position, Stop
-from cutline.common.store.records import Anew, StagedFile, TableEntry
+from cutline.common.store.records import Anew, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
 from cutline.services.enumerator.events import (
     BoundFound,
     CommandTaken,
     DescribeTable,
-    FindStop,
     FindTables,
     LimitsOrdered,
     PlaceFound,
@@ -97,27 +89,21 @@ from cutline.services.enumerator.events import (
     TablesFound,
     WriteCheckpoint,
 )
-from cutline.services.enumerator.splits import Splits
-from cutline.services.enumerator.splitter import Splitter
+from cutline.services.enumerator.finding import Looks, prepared
+from cutline.services.enumerator.splits import NO_CAUSE, Splits
 from cutline.services.enumerator.table_commands import (
     ASKED,
     carry_out,
+    commands_in,
     find_place,
     place_found,
     remove,
     table_paused,
 )
-from cutline.services.enumerator.tables import AT_REST, INACTIVE, STREAMED, Table, Tables
+from cutline.services.enumerator.tables import AT_REST, INACTIVE, STREAMED, Table, Tables, inclusion
 
 MAX_ATTEMPTS = 5  # at one split in one epoch
-STOP_SECONDS = 1.0  # between two questions whether the source has passed the stop
-AWAITED_SECONDS = 5.0  # between two looks at tables that do not exist or can't be read
-NEW_TABLES_SECONDS = 10.0  # between two looks for new tables
 _NO_PROGRESS = (PartSaved, SplitsWanted, SplitReleased, SplitFailed)  # messages that a source which hangs may bring too
-_NO_CAUSE = Cause(Code.OTHER, "no cause was given")
-_NOT_DESCRIBED = Cause(
-    Code.OTHER, "the source returned no table definition", "check the table and the grants"
-)
 _COLUMNS_CHANGED = Cause(Code.CHANGED, "its columns changed while the snapshot was read")
 _LOST = Cause(Code.PURGED, "the source no longer had the changes that followed")
 
@@ -138,17 +124,14 @@ class Enumerator:
         self.stop: Stop | None = None
         self.stop_place: Position | None = None  # where the stop is, once the source has passed it
         self.at_stop = False  # the incremental split has ended at the stop
-        self._stop_due: float | None = 0.0  # when to ask for the stop's place; None while an answer is awaited
         self.news = False  # since the newest checkpoint began a table turned live, or the stream caught up or goes on
         self.moved = True  # since then there was progress of a table or of the stream
         self.wanted = False  # since then a reader asked for the next one
         self.collecting: Collecting | None = None
         self.stream_cut: StreamCut | None = None  # the incremental split at its last part
         self._entries = Entries()
+        self._looks = Looks()
         self._cut: Enumerator | None = None  # this machine at the cut of the checkpoint in flight
-        self._looked_at = 0.0  # when awaited tables were last looked at
-        self._looking: set[str] = set()  # awaited tables whose look is not answered yet
-        self._find_due: float | None = None  # when to look for new tables; None while an answer is awaited
         self._anew = False  # the epoch begins anew
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
 
@@ -191,20 +174,13 @@ class Enumerator:
             case TableDescribed(generation=generation, table=described_table):
                 return self._described(generation, described_table)
             case RangeFound(table_id=table_id, generation=generation, range=key_range):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    table.splitter.ranged(key_range)
-                    self.splits.let_go(self._tables.put(table))
+                self.splits.ranged(table_id, generation, key_range)
                 return self.splits.hand_out()
             case BoundFound(table_id=table_id, generation=generation, end=end):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    splits = table.splitter.bounded(end)
-                    self.splits.let_go(self._tables.put(table))
-                    self.splits.queue(*splits)
+                self.splits.bounded(table_id, generation, end)
                 return self.splits.hand_out()
             case TableLockedOut(table_id=table_id, generation=generation, cause=cause):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    table.splitter.asked = False
-                    self.splits.hold(self._tables.put(table), cause, now)
+                self.splits.locked_out(table_id, generation, cause, now)
                 return self.splits.hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause):
                 return self.fail(table_id, generation, cause, restart=False) + self.splits.hand_out()
@@ -221,7 +197,7 @@ class Enumerator:
                 self._in_flight(checkpoint).take_own(ref)
                 return self._complete(now)
             case Ticked():
-                return self._ask_for_stop(now) + self._look_again(now) + self._find_new(now) + self.splits.try_held(now)
+                return self._look(now) + self.splits.try_held(now)
         raise ProtocolError(f"the enumerator has no rule for {type(event).__name__}")
 
     def _message(self, channel: str, message: Message, now: float) -> list[Effect]:
@@ -263,7 +239,7 @@ class Enumerator:
 
     def _found(self, found: TablesFound, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        self._find_due = now + NEW_TABLES_SECONDS
+        self._looks.tables_found(now)
         if found.stop is not None and self.stop is None:
             self.stop = found.stop
             effects.append(Send(receiver=self.plan.stream_reader, message=LimitStream(stop=self.stop)))
@@ -272,7 +248,8 @@ class Enumerator:
             if item.table_id in self.tables or self.stop_place is not None:  # past the stop nothing new begins
                 continue
             generation = self.number_after(self.gone.pop(item.table_id, 0))
-            table = self._prepare(Table(table_id=item.table_id, generation=generation), item)
+            new = Table(table_id=item.table_id, generation=generation)
+            table = self._tables.put(prepared(new, item, self.plan))
             if start is not None and table.phase == WAITING:
                 low, high = start
                 effects += self.include(dataclasses.replace(table, low=low, high=high), found.looked_at)
@@ -286,28 +263,21 @@ class Enumerator:
     @property
     def ended(self) -> bool:
         """Whether the pipeline is at its stop, and every table is shown there or never will be."""
-        if not self.at_stop and self.stop_place is None:
-            return False
-        if any(table.pausing or table.resuming for table in self.tables.values()):
-            return False  # one is on its way out of the stream, or back into it
-        phases = {table.phase for table in self.tables.values()}
-        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}
+        return (self.at_stop or self.stop_place is not None) and self._tables.ended(at_stop=self.at_stop)
 
-    def _ask_for_stop(self, now: float) -> list[Effect]:
-        if self.stop is None or self.stop_place is not None or self._stop_due is None or now < self._stop_due:
-            return []
-        self._stop_due = None
-        return [FindStop(stop=self.stop)]
+    def _look(self, now: float) -> list[Effect]:
+        ends = self.plan.snapshot_only or self.stop is not None or self.at_stop
+        return self._looks.due(self._tables, self.stop if self.stop_place is None else None, now, ends=ends)
 
     def _stop_found(self, place: Position | None, now: float) -> list[Effect]:
-        self._stop_due = now + STOP_SECONDS
+        self._looks.stop_answered(now)
         if place is None or self.stop is None or self.stop_place is not None:
             return []
         self.stop_place = place
         return [Send(receiver=self.plan.stream_reader, message=EndStream(place=place))]
 
     def _described(self, generation: int, item: TableFound) -> list[Effect]:
-        self._looking.discard(item.table_id)
+        self._looks.described(item.table_id)
         table = self.tables.get(item.table_id)
         if table is None or table.generation != generation or table.splitter is not None or self.ended:
             return []  # `ended`: the final checkpoint may be under way, so a table that comes back is not read
@@ -317,56 +287,8 @@ class Enumerator:
             table = dataclasses.replace(table, phase=WAITING, cause=None, awaited=False)
         if table.phase != WAITING:
             return []
-        self._prepare(table, item)
+        self._tables.put(prepared(table, item, self.plan))
         return self.stop_when_over() + self.splits.hand_out()
-
-    def _prepare(self, table: Table, item: TableFound) -> Table:
-        """Make the table ready to be split, or put it to rest, by its description."""
-        if item.gone:
-            sentence = f"table {table.table_id} no longer exists at the source; the lake keeps its last content"
-            cause = Cause(Code.NO_TABLE, sentence)
-            return self._tables.put(dataclasses.replace(table, phase=DROPPED, cause=cause, awaited=True))
-        if item.schema is None:
-            cause = item.fault or _NOT_DESCRIBED
-            awaited = item.hidden or table.generation > 1
-            return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited))
-        if table.before is not None and table.before.look != item.schema.look:
-            cause = Cause(
-                Code.SCHEMA_CHANGE,
-                f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt",
-                "copy it with another pipeline",
-            )
-            return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause))
-        splitter = Splitter(
-            table_id=table.table_id,
-            generation=table.generation,
-            schema=item.schema,
-            chunk_rows=item.chunk_rows or self.plan.chunk_rows,
-            chunk_key=item.chunk_key,
-            estimate=item.estimate,
-            row_bytes=item.row_bytes,
-            integer_key=item.integer_key,
-        )
-        estimate = item.estimate
-        return self._tables.put(
-            dataclasses.replace(table, schema=item.schema, before=None, estimate=estimate, splitter=splitter)
-        )
-
-    def _look_again(self, now: float) -> list[Effect]:
-        awaited = [self.tables[name] for name in self._tables.awaited if name not in self._looking]
-        if not awaited or now - self._looked_at < AWAITED_SECONDS:
-            return []
-        self._looked_at = now
-        self._looking.update(table.table_id for table in awaited)
-        return [DescribeTable(table_id=table.table_id, generation=table.generation) for table in awaited]
-
-    def _find_new(self, now: float) -> list[Effect]:
-        """Look for new tables, unless the pipeline ends with those that it has."""
-        ends = self.plan.snapshot_only or self.stop is not None or self.at_stop
-        if self._find_due is None or now < self._find_due or ends:
-            return []
-        self._find_due = None
-        return [FindTables(begins=False, known=frozenset(self.tables))]
 
     def fail(self, table_id: str, generation: int, cause: Cause, restart: bool) -> list[Effect]:
         """Quarantine the table, or read it again as its next generation."""
@@ -390,17 +312,8 @@ class Enumerator:
         return [*effects, *self.stop_when_over(), look]
 
     def _next_generation(self, table: Table, cause: Cause | None = None) -> Table:
-        before = (table.schema or table.before) if self.plan.quarantine_changed else None
-        phase = PAUSED if table.phase == PAUSED or table.pausing else WAITING
-        return self._tables.put(
-            Table(
-                table_id=table.table_id,
-                generation=self.number_after(table.generation),
-                phase=phase,
-                cause=cause,
-                before=before,
-            )
-        )
+        number, keeps = self.number_after(table.generation), self.plan.quarantine_changed
+        return self._tables.put(table.again(number, cause, keeps_schema=keeps))
 
     def number_after(self, generation: int) -> int:
         """The number of the generation that follows."""
@@ -417,28 +330,9 @@ class Enumerator:
 
     def include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
         """Hand a table to the incremental split."""
-        assert table.schema is not None
-        assert table.low is not None
-        assert table.high is not None
         self.stream_stopped = False
         self._tables.put(dataclasses.replace(table, phase=CATCH_UP, splitter=None, completed=(), looked_at=None))
-        groups = pieces([split for group in table.completed for split in group])
-        return [
-            Send(
-                receiver=self.plan.stream_reader,
-                message=IncludeTable(
-                    table_id=table.table_id,
-                    generation=table.generation,
-                    schema=table.schema,
-                    low=table.low,
-                    high=table.high,
-                    splits=tuple(group),
-                    looked_at=looked_at,
-                    more=at < len(groups),
-                ),
-            )
-            for at, group in enumerate(groups, start=1)
-        ]
+        return [Send(receiver=self.plan.stream_reader, message=message) for message in inclusion(table, looked_at)]
 
     def _table_report(self, report: TableReport) -> list[Effect]:
         table = self.tables.get(report.table_id)
@@ -446,7 +340,7 @@ class Enumerator:
             return []  # late: of an older generation
         if report.state != TableState.LIVE:
             restart = report.state == TableState.RESTART
-            return self.fail(report.table_id, report.generation, report.cause or _NO_CAUSE, restart)
+            return self.fail(report.table_id, report.generation, report.cause or NO_CAUSE, restart)
         self._tables.put(dataclasses.replace(table, phase=LIVE, cause=None))
         self.news = True
         return self.stop_when_over()
@@ -573,29 +467,17 @@ class Enumerator:
         # what was accepted after the cut belongs to the next checkpoint
         splits = self.splits
         splits.accepted = {key: n for key, n in splits.accepted.items() if key not in at_cut.splits.accepted}
-        staged = [file for file in collecting.staged if at_cut._counts(file)]
+        staged = [file for file in collecting.staged if at_cut.splits.counts(file)]
         tables = self._entries.enter(at_cut._tables.by_name, self._entries.stream(collecting.streamed))
         left = max(at_cut.floor, *at_cut.gone.values(), 0)
         return [WriteCheckpoint(slot=collecting.checkpoint, entry=collecting.entry(staged, tables, left, now))]
-
-    def _counts(self, file: StagedFile) -> bool:
-        """Whether a file that was staged before this cut belongs to the checkpoint."""
-        table = self.tables.get(file.table)
-        if table is None or table.generation != file.generation or table.phase in AT_REST:
-            return False  # its table is at rest, or is read again already
-        if file.split is None:
-            return True
-        split, _, attempt = file.split.rpartition("#")
-        return self.splits.accepted.get(split) == int(attempt)
 
     def snapshot(self) -> State:
         """Everything that a restore needs; splits that are out keep their attempt."""
         values, schemas = self._tables.part()
         self._cut = self._copy()
         head = {
-            "todo": to_plain(list(self.splits.todo)),
-            "out": [to_plain(split) for split, _ in self.splits.out.values()],
-            "accepted": dict(self.splits.accepted),
+            **self.splits.head(),
             "streamStopped": self.stream_stopped,
             "limits": to_plain(self.limits),
             "stop": to_plain(self.stop), "stopPlace": to_plain(self.stop_place), "atStop": self.at_stop,
@@ -604,10 +486,6 @@ class Enumerator:
         if self.commands_done:
             refused = [[n, *why] for n, why in sorted(self.refused.items())]
             head["commands"] = {"done": self.commands_done, "refused": refused}
-        if self.splits.shelved:
-            head["shelved"] = to_plain(self.splits.shelved)
-        if held := self.splits.holds.names():
-            head["held"] = held
         if self.gone:
             head["gone"] = dict(self.gone)
         if self.floor:
@@ -628,20 +506,13 @@ class Enumerator:
         again. `entered` are the tables of the checkpoint's entry."""
         machine = cls(plan)
         machine._tables = Tables.restored(state)
-        machine.splits = Splits(machine._tables, plan.readers)
         head = state.head
-        out = from_plain(tuple[SnapshotSplit, ...], head["out"])
-        machine.splits.out = {split.split_id: (split, "") for split in out}
-        machine.splits.todo = deque(from_plain(tuple[SnapshotSplit, ...], head["todo"]))
-        machine.splits.accepted = dict(head["accepted"])
+        machine.splits = Splits.restored(machine._tables, plan.readers, head)
         machine.stream_stopped = head["streamStopped"]
         machine.limits = from_plain(Limits, head["limits"])
         machine.stop = from_plain(Stop | None, head["stop"])
         machine.stop_place = from_plain(Position | None, head["stopPlace"])
         machine.at_stop = head["atStop"]
-        machine.splits.shelved = list(from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])))
-        for name in head.get("held", ()):
-            machine.splits.holds.hold(name, machine.tables[name].cause or _NO_CAUSE, now=float("-inf"))  # tried at once
         machine.gone, machine.floor = dict(head.get("gone", {})), head.get("floor", 0)
         machine.commands_done, machine.refused = commands_in(head)
         for channel, headers in head["recorded"].items():
@@ -725,9 +596,3 @@ class Enumerator:
         self.splits.check()
         if self.stop_place is not None and self.stop is None:
             raise ProtocolError(f"the stop was found at {self.stop_place}, and none is set")
-
-
-def commands_in(head: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, str]]]:
-    """By the head of a part: the number of the last command taken, and cause and remedy of those that were refused."""
-    commands = head.get("commands", {"done": 0, "refused": []})
-    return commands["done"], {n: (cause, remedy) for n, cause, remedy in commands["refused"]}

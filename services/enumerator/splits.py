@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from cutline.common.causes import Cause
+from cutline.common.causes import Cause, Code
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Effect, Send
-from cutline.common.mesh.messages import AssignSplits, SnapshotSplit, TakeBackSplit
+from cutline.common.mesh.messages import AssignSplits, Key, SnapshotSplit, TakeBackSplit, from_plain, to_plain
 from cutline.common.phases import PAUSED, SNAPSHOT
+from cutline.common.store.records import StagedFile
 from cutline.services.enumerator.events import FindBound, FindRange
 from cutline.services.enumerator.holds import Holds
-from cutline.services.enumerator.splitter import Splitter
-from cutline.services.enumerator.tables import Table, Tables
+from cutline.services.enumerator.splitter import KeyRange, Splitter
+from cutline.services.enumerator.tables import AT_REST, Table, Tables
+
+NO_CAUSE = Cause(Code.OTHER, "no cause was given")
 
 
 class Splits:
@@ -96,6 +100,25 @@ class Splits:
         else:
             self.todo += splits
 
+    def ranged(self, table_id: str, generation: int, key_range: KeyRange) -> None:
+        """The source has told the range of a table's key."""
+        if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
+            table.splitter.ranged(key_range)
+            self.let_go(self._tables.put(table))
+
+    def bounded(self, table_id: str, generation: int, end: Key | None) -> None:
+        """The source has told where a split ends."""
+        if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
+            splits = table.splitter.bounded(end)
+            self.let_go(self._tables.put(table))
+            self.queue(*splits)
+
+    def locked_out(self, table_id: str, generation: int, cause: Cause, now: float) -> None:
+        """A question about a table has met a lock."""
+        if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
+            table.splitter.asked = False
+            self.hold(self._tables.put(table), cause, now)
+
     def hand_out(self) -> list[Effect]:
         """Give queued splits to readers with room; make more splits, or ask the source for their bounds."""
         effects: list[Effect] = []
@@ -155,6 +178,42 @@ class Splits:
                 back = TakeBackSplit(split_id=split.split_id, attempt=split.attempt)
                 return [Send(receiver=reader, message=back)]
         return []
+
+    def counts(self, file: StagedFile) -> bool:
+        """Whether a file that was staged before this cut belongs to the checkpoint."""
+        table = self._tables.by_name.get(file.table)
+        if table is None or table.generation != file.generation or table.phase in AT_REST:
+            return False  # its table is at rest, or is read again already
+        if file.split is None:
+            return True
+        split, _, attempt = file.split.rpartition("#")
+        return self.accepted.get(split) == int(attempt)
+
+    def head(self) -> dict[str, Any]:
+        """Its share of the head of a part. Splits that are out keep their attempt."""
+        head: dict[str, Any] = {
+            "todo": to_plain(list(self.todo)),
+            "out": [to_plain(split) for split, _ in self.out.values()],
+            "accepted": dict(self.accepted),
+        }
+        if self.shelved:
+            head["shelved"] = to_plain(self.shelved)
+        if held := self.holds.names():
+            head["held"] = held
+        return head
+
+    @classmethod
+    def restored(cls, tables: Tables, readers: Iterable[str], head: Mapping[str, Any]) -> Splits:
+        """The splits of a part; those that were out are out at nobody, until their reports in flight are taken."""
+        splits = cls(tables, readers)
+        out = from_plain(tuple[SnapshotSplit, ...], head["out"])
+        splits.out = {split.split_id: (split, "") for split in out}
+        splits.todo = deque(from_plain(tuple[SnapshotSplit, ...], head["todo"]))
+        splits.accepted = dict(head["accepted"])
+        splits.shelved = list(from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])))
+        for name in head.get("held", ()):
+            splits.holds.hold(name, tables.by_name[name].cause or NO_CAUSE, now=float("-inf"))  # tried at once
+        return splits
 
     def check(self) -> None:
         """Raise ProtocolError where the state contradicts itself."""

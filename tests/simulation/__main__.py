@@ -26,8 +26,9 @@ from tests.simulation.mesh.world import World
 from tests.simulation.shrinking import run_world, shrink
 from tests.simulation.storage.world import StoreWorld
 
+ROLES = frozenset({"enumerator", "reader", "writer"})
 WORLDS: dict[str, Any] = {
-    "mesh": World, "driven": partial(World, driven=frozenset({"reader", "writer"})), "stream": StreamWorld,
+    "mesh": World, "driven": partial(World, driven=ROLES), "stream": StreamWorld,
     "store": StoreWorld, "channels": ChannelWorld, "lives": LivesWorld,
 }  # fmt: skip
 EVERY = {"mesh": 1, "driven": 8, "stream": 2, "store": 4, "channels": 4, "lives": 25}

@@ -308,11 +308,14 @@ CHANNELS = tuple(
     )
 )
 DRIVEN = (
+    "driven enumerator opened an epoch",
+    "driven enumerator stands by",
     "driven reader gave up an epoch",
     "driven reader joined an epoch",
     "driven writer gave up an epoch",
     "driven writer joined an epoch",
     "driven: a blocking call failed",
+    "driven: a blocking call took long",
     "driven: a cursor was refused",
     "driven: chunk begun",
 )

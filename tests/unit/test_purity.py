@@ -69,6 +69,7 @@ PURE = (
     "services/enumerator/agenda.py",
     "services/enumerator/checkpointing.py",
     "services/enumerator/roster.py",
+    "services/enumerator/finding.py",
     "services/enumerator/splits.py",
     "services/enumerator/states.py",
     "services/enumerator/taken.py",

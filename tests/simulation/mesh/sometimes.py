@@ -79,7 +79,7 @@ ENUMERATOR: dict[str, State] = {
     "enumerator: a table that left is remembered": lambda m: m.gone,
     "enumerator: a table of the stream is being paused": lambda m: any(t.pausing for t in m.tables.values()),
     "enumerator: a paused table asks for its place": lambda m: any(t.resuming for t in m.tables.values()),
-    "enumerator: a table at rest is looked at": lambda m: m._looking,
+    "enumerator: a table at rest is looked at": lambda m: m._looks.looking,
     "enumerator: the stop is known and not reached": lambda m: m.stop_place is not None and not m.at_stop,
     "enumerator: limits are in force": lambda m: m.limits != m.plan.limits,
 }  # fmt: skip
