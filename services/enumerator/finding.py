@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Iterable
 
 from cutline.common.causes import Cause, Code
+from cutline.common.mesh.machine import Effect
 from cutline.common.phases import DROPPED, QUARANTINED
-from cutline.services.enumerator.events import Plan, TableFound
+from cutline.common.positions import Stop
+from cutline.services.enumerator.events import DescribeTable, FindStop, FindTables, Plan, TableFound
 from cutline.services.enumerator.splitter import Splitter
-from cutline.services.enumerator.tables import Table
+from cutline.services.enumerator.tables import Table, Tables
 
 STOP_SECONDS = 1.0  # between two questions whether the source has passed the stop
 AWAITED_SECONDS = 5.0  # between two looks at tables that do not exist or can't be read
@@ -28,30 +30,39 @@ class Looks:
         self._looked_at = 0.0  # when awaited tables were last looked at
         self.looking: set[str] = set()  # awaited tables whose look is not answered yet
 
-    def stop_due(self, now: float) -> bool:
-        """Whether to ask now whether the source has passed the stop."""
+    def due(self, tables: Tables, stop: Stop | None, now: float, *, ends: bool) -> list[Effect]:
+        """The questions that are due: about the stop, if its place is not known, about awaited tables, and about new
+        ones. `ends`: the pipeline ends with those that it has."""
+        effects: list[Effect] = []
+        if stop is not None and self._is_stop_due(now):
+            effects.append(FindStop(stop=stop))
+        for name in self._awaited_due(tables.awaited, now):
+            effects.append(DescribeTable(table_id=name, generation=tables.by_name[name].generation))
+        if not ends and self._are_new_due(now):
+            effects.append(FindTables(begins=False, known=frozenset(tables.by_name)))
+        return effects
+
+    def _is_stop_due(self, now: float) -> bool:
         if self._stop_due is None or now < self._stop_due:
             return False
         self._stop_due = None
         return True
 
     def stop_answered(self, now: float) -> None:
-        """That was answered."""
+        """The question about the stop was answered."""
         self._stop_due = now + STOP_SECONDS
 
-    def new_due(self, now: float) -> bool:
-        """Whether to look now for new tables."""
+    def _are_new_due(self, now: float) -> bool:
         if self._find_due is None or now < self._find_due:
             return False
         self._find_due = None
         return True
 
     def tables_found(self, now: float) -> None:
-        """That was answered."""
+        """The question about new tables was answered."""
         self._find_due = now + NEW_TABLES_SECONDS
 
-    def awaited_due(self, awaited: Iterable[str], now: float) -> list[str]:
-        """The tables to look at now, of those that do not exist or can't be read."""
+    def _awaited_due(self, awaited: Iterable[str], now: float) -> list[str]:
         due = [name for name in awaited if name not in self.looking]
         if not due or now - self._looked_at < AWAITED_SECONDS:
             return []

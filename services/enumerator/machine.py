@@ -35,7 +35,6 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from cutline.common.causes import Cause, Code
 from cutline.common.commands.kinds import Refusal
@@ -76,7 +75,6 @@ from cutline.services.enumerator.events import (
     BoundFound,
     CommandTaken,
     DescribeTable,
-    FindStop,
     FindTables,
     LimitsOrdered,
     PlaceFound,
@@ -96,6 +94,7 @@ from cutline.services.enumerator.splits import NO_CAUSE, Splits
 from cutline.services.enumerator.table_commands import (
     ASKED,
     carry_out,
+    commands_in,
     find_place,
     place_found,
     remove,
@@ -175,20 +174,13 @@ class Enumerator:
             case TableDescribed(generation=generation, table=described_table):
                 return self._described(generation, described_table)
             case RangeFound(table_id=table_id, generation=generation, range=key_range):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    table.splitter.ranged(key_range)
-                    self.splits.let_go(self._tables.put(table))
+                self.splits.ranged(table_id, generation, key_range)
                 return self.splits.hand_out()
             case BoundFound(table_id=table_id, generation=generation, end=end):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    splits = table.splitter.bounded(end)
-                    self.splits.let_go(self._tables.put(table))
-                    self.splits.queue(*splits)
+                self.splits.bounded(table_id, generation, end)
                 return self.splits.hand_out()
             case TableLockedOut(table_id=table_id, generation=generation, cause=cause):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    table.splitter.asked = False
-                    self.splits.hold(self._tables.put(table), cause, now)
+                self.splits.locked_out(table_id, generation, cause, now)
                 return self.splits.hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause):
                 return self.fail(table_id, generation, cause, restart=False) + self.splits.hand_out()
@@ -271,24 +263,11 @@ class Enumerator:
     @property
     def ended(self) -> bool:
         """Whether the pipeline is at its stop, and every table is shown there or never will be."""
-        if not self.at_stop and self.stop_place is None:
-            return False
-        if any(table.pausing or table.resuming for table in self.tables.values()):
-            return False  # one is on its way out of the stream, or back into it
-        phases = {table.phase for table in self.tables.values()}
-        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}
+        return (self.at_stop or self.stop_place is not None) and self._tables.ended(at_stop=self.at_stop)
 
     def _look(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        if self.stop is not None and self.stop_place is None and self._looks.stop_due(now):
-            effects.append(FindStop(stop=self.stop))
-        for name in self._looks.awaited_due(self._tables.awaited, now):
-            effects.append(DescribeTable(table_id=name, generation=self.tables[name].generation))
-        # no new ones for a pipeline that ends with those that it has
         ends = self.plan.snapshot_only or self.stop is not None or self.at_stop
-        if not ends and self._looks.new_due(now):
-            effects.append(FindTables(begins=False, known=frozenset(self.tables)))
-        return effects
+        return self._looks.due(self._tables, self.stop if self.stop_place is None else None, now, ends=ends)
 
     def _stop_found(self, place: Position | None, now: float) -> list[Effect]:
         self._looks.stop_answered(now)
@@ -333,17 +312,8 @@ class Enumerator:
         return [*effects, *self.stop_when_over(), look]
 
     def _next_generation(self, table: Table, cause: Cause | None = None) -> Table:
-        before = (table.schema or table.before) if self.plan.quarantine_changed else None
-        phase = PAUSED if table.phase == PAUSED or table.pausing else WAITING
-        return self._tables.put(
-            Table(
-                table_id=table.table_id,
-                generation=self.number_after(table.generation),
-                phase=phase,
-                cause=cause,
-                before=before,
-            )
-        )
+        number, keeps = self.number_after(table.generation), self.plan.quarantine_changed
+        return self._tables.put(table.again(number, cause, keeps_schema=keeps))
 
     def number_after(self, generation: int) -> int:
         """The number of the generation that follows."""
@@ -626,9 +596,3 @@ class Enumerator:
         self.splits.check()
         if self.stop_place is not None and self.stop is None:
             raise ProtocolError(f"the stop was found at {self.stop_place}, and none is set")
-
-
-def commands_in(head: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, str]]]:
-    """By the head of a part: the number of the last command taken, and cause and remedy of those that were refused."""
-    commands = head.get("commands", {"done": 0, "refused": []})
-    return commands["done"], {n: (cause, remedy) for n, cause, remedy in commands["refused"]}

@@ -15,12 +15,12 @@ from typing import Any
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Effect, Send
-from cutline.common.mesh.messages import AssignSplits, SnapshotSplit, TakeBackSplit, from_plain, to_plain
+from cutline.common.mesh.messages import AssignSplits, Key, SnapshotSplit, TakeBackSplit, from_plain, to_plain
 from cutline.common.phases import PAUSED, SNAPSHOT
 from cutline.common.store.records import StagedFile
 from cutline.services.enumerator.events import FindBound, FindRange
 from cutline.services.enumerator.holds import Holds
-from cutline.services.enumerator.splitter import Splitter
+from cutline.services.enumerator.splitter import KeyRange, Splitter
 from cutline.services.enumerator.tables import AT_REST, Table, Tables
 
 NO_CAUSE = Cause(Code.OTHER, "no cause was given")
@@ -99,6 +99,25 @@ class Splits:
             self.todo.extendleft(reversed(splits))
         else:
             self.todo += splits
+
+    def ranged(self, table_id: str, generation: int, key_range: KeyRange) -> None:
+        """The source has told the range of a table's key."""
+        if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
+            table.splitter.ranged(key_range)
+            self.let_go(self._tables.put(table))
+
+    def bounded(self, table_id: str, generation: int, end: Key | None) -> None:
+        """The source has told where a split ends."""
+        if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
+            splits = table.splitter.bounded(end)
+            self.let_go(self._tables.put(table))
+            self.queue(*splits)
+
+    def locked_out(self, table_id: str, generation: int, cause: Cause, now: float) -> None:
+        """A question about a table has met a lock."""
+        if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
+            table.splitter.asked = False
+            self.hold(self._tables.put(table), cause, now)
 
     def hand_out(self) -> list[Effect]:
         """Give queued splits to readers with room; make more splits, or ask the source for their bounds."""

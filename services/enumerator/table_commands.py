@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from cutline.common.causes import Cause, Code
 from cutline.common.commands.kinds import (
@@ -202,3 +202,9 @@ def remove(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     machine.splits.drop(name)
     machine.forget(table)
     return [*effects, *machine.stop_when_over()]
+
+
+def commands_in(head: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, str]]]:
+    """By the head of a part: the number of the last command taken, and cause and remedy of those that were refused."""
+    commands = head.get("commands", {"done": 0, "refused": []})
+    return commands["done"], {n: (cause, remedy) for n, cause, remedy in commands["refused"]}

@@ -55,6 +55,17 @@ class Table:
     resuming: bool = False
     looked_at: Low | None = None  # of a paused table, see StreamTable
 
+    def again(self, generation: int, cause: Cause | None, *, keeps_schema: bool) -> Table:
+        """The table at the beginning of this generation, its next one. `keeps_schema`: other columns would be a
+        fault."""
+        return Table(
+            table_id=self.table_id,
+            generation=generation,
+            phase=PAUSED if self.phase == PAUSED or self.pausing else WAITING,
+            cause=cause,
+            before=(self.schema or self.before) if keeps_schema else None,
+        )
+
     @property
     def splits_total(self) -> int:
         """How many chunks there are, as far as is known."""
@@ -151,6 +162,13 @@ class Tables:
             tables.put(_from_json(name, value, schemas, [group for _, group in sorted(groups.get(name, []))]))
         tables._named = set(schemas)
         return tables
+
+    def ended(self, *, at_stop: bool) -> bool:
+        """Whether every table is shown at the stop, which the source has passed, or never will be."""
+        if any(table.pausing or table.resuming for table in self.by_name.values()):
+            return False  # one is on its way out of the stream, or back into it
+        phases = {table.phase for table in self.by_name.values()}
+        return (at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}
 
     def check(self) -> None:
         """Raise ProtocolError where the tables or the indexes over them contradict each other. Costs O(tables)."""

@@ -113,7 +113,6 @@ LEFT: dict[str, dict[str, str]] = {
     "class": {
     },
     "file": {
-        "services/enumerator/machine.py": SPLIT,
         "spark_writer/sinks/iceberg/table.py": SPLIT,
     },
     "twins": {},

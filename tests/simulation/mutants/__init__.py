@@ -24,6 +24,7 @@ LEADER = "services/enumerator/leader.py"
 CHECKPOINTING = "services/enumerator/checkpointing.py"
 ENUMERATOR = "services/enumerator/machine.py"
 SPLITS = "services/enumerator/splits.py"
+TABLE_COMMANDS = "services/enumerator/table_commands.py"
 TABLES = "services/enumerator/tables.py"
 CHECKPOINTS = "services/enumerator/checkpoints.py"
 SPLITTER = "services/enumerator/splitter.py"
@@ -400,9 +401,9 @@ MUTANTS = (
     ),
     mutant(
         "a pipeline ends at its stop with tables on their way",
-        ENUMERATOR,
-        "        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}",
-        "        return self.at_stop or LIVE not in phases",
+        TABLES,
+        "        return (at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}",
+        "        return at_stop or LIVE not in phases",
         feature="stop",
     ),
     mutant(

@@ -10,6 +10,7 @@ from tests.simulation.mutants import (
     LEADER,
     READER_STREAM,
     SPLITS,
+    TABLE_COMMANDS,
     Mutant,
     mutant,
 )
@@ -80,7 +81,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     mutant(
         "the part forgets the commands that it has",
-        ENUMERATOR,
+        TABLE_COMMANDS,
         '    return commands["done"], ',
         "    return 0, ",
     ),

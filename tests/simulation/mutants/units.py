@@ -186,9 +186,9 @@ UNITS = (
     ),
     unit(
         "questions about locked tables stay open, and use up the room for those about others",
-        ENUMERATOR,
-        "                    table.splitter.asked = False\n                    self.splits.hold(",
-        "                    self.splits.hold(",
+        SPLITS,
+        "            table.splitter.asked = False\n            self.hold(",
+        "            self.hold(",
         "test_holds.py::test_a_question_that_meets_a_lock_is_put_back_and_others_are_asked_however_many_are_locked",
     ),
     unit(
