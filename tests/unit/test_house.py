@@ -108,10 +108,8 @@ CLOCK = "waits a time to show that nothing happens: to be a clock that the test 
 WRAP = "to be wrapped: `make check-js` names them"
 
 LEFT: dict[str, dict[str, str]] = {
-    "function": {
-    },
-    "class": {
-    },
+    "function": {},
+    "class": {},
     "file": {
         "spark_writer/sinks/iceberg/table.py": SPLIT,
     },
@@ -335,7 +333,7 @@ def test_a_test_waits_for_a_condition_and_never_for_a_time() -> None:
 @cache
 def code_and_prose() -> tuple[frozenset[str], tuple[tuple[str, str], ...]]:
     """Every word of the code, and every text of prose: pages, docstrings and comments."""
-    known: set[str] = set()
+    known = {path.stem for path in files()}
     prose: list[tuple[str, str]] = []
     for path in files():
         docstrings = set()
