@@ -140,8 +140,6 @@ LEFT: dict[str, dict[str, str]] = {
         "test_an_epoch_is_announced_when_its_streams_are_there_and_not_by_who_lost_the_lease": CLOCK,
         "tests/integration/source/test_gentle.py: "
         "test_a_source_that_is_away_in_the_middle_of_a_snapshot_uses_up_no_attempts_of_its_chunks": CLOCK,
-        "tests/unit/test_api_commands.py: "
-        "test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_status_is_older": CLOCK,
         "tests/unit/test_control.py: "
         "test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_again_with_another_pipeline": CLOCK,
     },
