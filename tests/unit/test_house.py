@@ -118,7 +118,6 @@ LEFT: dict[str, dict[str, str]] = {
     "file": {
         "services/enumerator/machine.py": SPLIT,
         "services/reader/machine.py": SPLIT,
-        "spark_writer/sinks/iceberg/table.py": SPLIT,
     },
     "twins": {},
     "name": {},
