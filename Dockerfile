@@ -24,7 +24,7 @@ RUN python3 -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml
 
 # ---- Spark's jars: only the files that fetch them, so that no other change fetches them again --------------------------
 FROM packages AS jars
-COPY common/__init__.py common/errors.py common/programs.py /fetch/cutline/common/
+COPY common/__init__.py common/causes.py common/errors.py common/programs.py /fetch/cutline/common/
 COPY common/config/__init__.py common/config/environment.py /fetch/cutline/common/config/
 COPY spark_writer/__init__.py spark_writer/jars.py spark_writer/jars.toml /fetch/cutline/spark_writer/
 ARG WITH=

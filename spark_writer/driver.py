@@ -292,5 +292,7 @@ def _quarantined(incarnation: Incarnation) -> dict[str, Held]:
         for table_id, held in incarnation.progress.quarantined.items()
     }
     for table_id, commits in incarnation.foreign.items():
-        found[table_id] = replace(found[table_id], seen=commits.seen, choices=commits.choices)
+        found[table_id] = replace(
+            found[table_id], seen=commits.seen, choices=commits.choices, chosen=commits.chosen
+        )
     return found

@@ -16,9 +16,7 @@ from tests.unit.test_purity import PURE
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "folders.md"
-EVERY_FILE = ("common", "services", "spark_writer", "tools", "tests/support")
-"""Of other folders the map has the folders alone."""
-FOLDERS = (*EVERY_FILE, "tests")
+FOLDERS = ("common", "services", "spark_writer", "tools", "tests")
 SUFFIXES = {".py", ".js", ".java"}
 HEAD = """# Folders
 
@@ -68,7 +66,7 @@ def render(paths: Collection[Path]) -> str:
         lines += [f"## {folder}", ""]
         if package in inside:
             lines += [purpose(package), ""]
-        shown = [path for path in inside if path != package] if folder.startswith(EVERY_FILE) else []
+        shown = [path for path in inside if path != package]
         if shown:
             lines += ["| file | what it is for |", "|---|---|"]
             lines += [f"| `{path.name}`{_star(path)} | {purpose(path).replace('|', chr(92) + '|')} |" for path in shown]

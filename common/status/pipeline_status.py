@@ -164,12 +164,13 @@ class WriterStatus(MemberStatus):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A table that the Spark writer has quarantined in this generation. If that is for commits of others: the newest of
-    them (`seen`), and what a person may choose."""
+    them (`seen`), what a person may choose, and what was chosen."""
 
     cause: Cause
     generation: int
     seen: str | None = None
     choices: tuple[str, ...] = ()
+    chosen: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from cutline.common import logs
@@ -361,8 +360,7 @@ class EnumeratorDriver:
             case ReadJournal():
                 self._spawn_leading(self._until_available(self.journal.read, "give the journal and the commands"))
             case WriteEntry():
-                write = partial(self.journal.write, effect)
-                self._spawn_leading(self._until_available(write, f"take entry {effect.slot} of the journal"))
+                self._spawn_leading(self._write(effect))
             case OpenEpoch():
                 await self._close()
                 epoch = self.epoch = EpochWork(effect.epoch, self.host, self.store, self.loop)
@@ -394,6 +392,12 @@ class EnumeratorDriver:
         self._tenure.add(task)
         task.add_done_callback(self._tenure.discard)
         return task
+
+    async def _write(self, order: WriteEntry) -> Event:
+        def write() -> Event:
+            return self.journal.write(order)
+
+        return await self._until_available(write, f"take entry {order.slot} of the journal")
 
     async def _carry_out(self, effect: Effect) -> Event:
         return await self._until_answered(lambda: self.commanding.carry_out(effect))

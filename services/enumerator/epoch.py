@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from cutline.common.errors import CutlineError, ProtocolError, Unavailable
@@ -15,6 +15,7 @@ from cutline.common.mesh.messages import Marker
 from cutline.common.mesh.parts import Parts, PartSaving
 from cutline.common.mesh.ports import Links
 from cutline.common.mesh.topology import ENUMERATOR, Topology
+from cutline.common.status.pipeline_status import ChannelStatus
 from cutline.common.store.store import PipelineStore
 from cutline.services.enumerator.events import EpochFailed
 
@@ -74,7 +75,7 @@ class EpochWork:
             except (Unavailable, ProtocolError) as error:
                 self._loop.tell(failure(self.number, error))
 
-    def channels(self) -> dict[str, dict[str, int]]:
+    def channels(self) -> Mapping[str, ChannelStatus]:
         """What each outbound channel holds, for the status."""
         return {} if self.links is None else self.links.state()
 

@@ -84,11 +84,11 @@ class Grids:
 
 def _moving(enumerator: Enumerator) -> dict[str, _Moving]:
     found: dict[str, _Moving] = {}
-    for split in enumerator.todo:
+    for split in enumerator.splits.todo:
         found.setdefault(split.table_id, _Moving()).waiting.append(_number(split.split_id))
-    for split, reader in enumerator.out.values():
+    for split, reader in enumerator.splits.out.values():
         found.setdefault(split.table_id, _Moving()).reading[_number(split.split_id)] = reader
-    for split_id in enumerator.accepted:
+    for split_id in enumerator.splits.accepted:
         table_id, generation, number = split_id.rsplit(":", 2)
         table = enumerator.tables.get(table_id)
         if table is not None and table.phase == SNAPSHOT and table.generation == int(generation):

@@ -16,8 +16,9 @@ from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import EntryRefused, EntryWritten, JournalRead, Plan, WriteEntry
-from cutline.services.enumerator.machine import Enumerator, commands_in
+from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import request_of
+from cutline.services.enumerator.table_commands import commands_in
 from cutline.services.enumerator.tables import Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
 

@@ -4,11 +4,8 @@
                                                              any -> waiting (next generation) -> dropped -> waiting
                                                              any -> paused (by a person) -> where it was
 
-- Splits are pulled: a reader says how many it has room for. Unstarted splits are taken back for an idle reader.
 - A report is accepted once, if its split is out with that attempt and generation; any other is late and ignored. When a
   reader had to cut a chunk short, the rest becomes a split with a number of its own.
-- A table that another session of the source has locked waits by itself (holds.py): its chunks are kept back, use up no
-  attempt, and are tried one at a time.
 - When all chunks of a table are reported, their watermarks are folded into one pair and the table goes to the
   incremental split (FLIP-27's completed snapshot splits; DBLog's watermarks). On every channel the cause is sent before
   its effect, so any consistent cut that has a table's first change also has its chunk rows.
@@ -38,7 +35,6 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from cutline.common.causes import Cause, Code
 from cutline.common.commands.kinds import Refusal
@@ -46,17 +42,14 @@ from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.limits import UNLIMITED, Limits
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
-    AssignSplits,
     CheckpointWanted,
     CompletedSplit,
     EndStream,
     ExcludeTable,
-    IncludeTable,
     LimitStream,
     Message,
     PartSaved,
     Remedy,
-    SnapshotSplit,
     SplitFailed,
     SplitReleased,
     SplitReport,
@@ -68,25 +61,20 @@ from cutline.common.mesh.messages import (
     TablePaused,
     TableReport,
     TableState,
-    TakeBackSplit,
     Throttle,
     decode,
     encode,
     from_plain,
-    pieces,
     to_plain,
 )
-from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING
+from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, WAITING
 from cutline.common.positions import Low, Position, Stop
-from cutline.common.store.records import Anew, StagedFile, TableEntry
+from cutline.common.store.records import Anew, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
 from cutline.services.enumerator.events import (
     BoundFound,
     CommandTaken,
     DescribeTable,
-    FindBound,
-    FindRange,
-    FindStop,
     FindTables,
     LimitsOrdered,
     PlaceFound,
@@ -101,27 +89,21 @@ from cutline.services.enumerator.events import (
     TablesFound,
     WriteCheckpoint,
 )
-from cutline.services.enumerator.holds import Holds
-from cutline.services.enumerator.splitter import Splitter
+from cutline.services.enumerator.finding import Looks, prepared
+from cutline.services.enumerator.splits import NO_CAUSE, Splits
 from cutline.services.enumerator.table_commands import (
     ASKED,
     carry_out,
+    commands_in,
     find_place,
     place_found,
     remove,
     table_paused,
 )
-from cutline.services.enumerator.tables import AT_REST, INACTIVE, STREAMED, Table, Tables
+from cutline.services.enumerator.tables import AT_REST, INACTIVE, STREAMED, Table, Tables, inclusion
 
 MAX_ATTEMPTS = 5  # at one split in one epoch
-STOP_SECONDS = 1.0  # between two questions whether the source has passed the stop
-AWAITED_SECONDS = 5.0  # between two looks at tables that do not exist or can't be read
-NEW_TABLES_SECONDS = 10.0  # between two looks for new tables
 _NO_PROGRESS = (PartSaved, SplitsWanted, SplitReleased, SplitFailed)  # messages that a source which hangs may bring too
-_NO_CAUSE = Cause(Code.OTHER, "no cause was given")
-_NOT_DESCRIBED = Cause(
-    Code.OTHER, "the source returned no table definition", "check the table and the grants"
-)
 _COLUMNS_CHANGED = Cause(Code.CHANGED, "its columns changed while the snapshot was read")
 _LOST = Cause(Code.PURGED, "the source no longer had the changes that followed")
 
@@ -132,34 +114,24 @@ class Enumerator:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._tables = Tables()
-        self.todo: deque[SnapshotSplit] = deque()
-        self.shelved: list[SnapshotSplit] = []  # queued splits of paused tables, and of held ones
-        self.holds = Holds()
+        self.splits = Splits(self._tables, plan.readers)
         self.gone: dict[str, int] = {}  # tables that left the pipeline -> their last generation
         self.floor = 0  # checkpoints that a restore left behind had generations up to this number
         self.commands_done = 0  # the number of the last command taken
         self.refused: dict[int, tuple[str, str]] = {}  # cause and remedy, by the command's number
-        self.out: dict[str, tuple[SnapshotSplit, str]] = {}  # split_id -> split, reader
-        self.accepted: dict[str, int] = {}  # split_id -> attempt, not yet in a checkpoint
         self.stream_stopped = False
         self.limits = plan.limits
         self.stop: Stop | None = None
         self.stop_place: Position | None = None  # where the stop is, once the source has passed it
         self.at_stop = False  # the incremental split has ended at the stop
-        self._stop_due: float | None = 0.0  # when to ask for the stop's place; None while an answer is awaited
-        self.free = dict.fromkeys(plan.readers, 0)
-        self.taking_back: set[str] = set()
         self.news = False  # since the newest checkpoint began a table turned live, or the stream caught up or goes on
         self.moved = True  # since then there was progress of a table or of the stream
         self.wanted = False  # since then a reader asked for the next one
-        self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_cut: StreamCut | None = None  # the incremental split at its last part
         self._entries = Entries()
+        self._looks = Looks()
         self._cut: Enumerator | None = None  # this machine at the cut of the checkpoint in flight
-        self._looked_at = 0.0  # when awaited tables were last looked at
-        self._looking: set[str] = set()  # awaited tables whose look is not answered yet
-        self._find_due: float | None = None  # when to look for new tables; None while an answer is awaited
         self._anew = False  # the epoch begins anew
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
 
@@ -185,42 +157,35 @@ class Enumerator:
                 begins = not (self.tables or self.gone)
                 find = FindTables(begins=begins, known=frozenset(self.tables), anew=begins and self._anew)
                 places = [effect for t in self.tables.values() if t.resuming for effect in find_place(t)]
-                return [*effects, *throttle, find, *described, *places, *self._hand_out()]
+                return [*effects, *throttle, find, *described, *places, *self.splits.hand_out()]
             case CommandTaken(command=command):
                 self.commands_done = command.n
                 outcome = carry_out(self, command)
                 if isinstance(outcome, Refusal):
                     self.refused[command.n] = (outcome.cause, outcome.remedy)
                     return []
-                return outcome + self._hand_out()
+                return outcome + self.splits.hand_out()
             case TablesFound():
                 return self._found(event, now)
             case PlaceFound(table_id=table_id, generation=generation, kept=kept):
-                return place_found(self, table_id, generation, kept) + self._hand_out()
+                return place_found(self, table_id, generation, kept) + self.splits.hand_out()
             case StopFound(place=place):
                 return self._stop_found(place, now)
             case TableDescribed(generation=generation, table=described_table):
                 return self._described(generation, described_table)
             case RangeFound(table_id=table_id, generation=generation, range=key_range):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    table.splitter.ranged(key_range)
-                    self._let_go(self._tables.put(table))
-                return self._hand_out()
+                self.splits.ranged(table_id, generation, key_range)
+                return self.splits.hand_out()
             case BoundFound(table_id=table_id, generation=generation, end=end):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    splits = table.splitter.bounded(end)
-                    self._let_go(self._tables.put(table))
-                    self._queue(*splits)
-                return self._hand_out()
+                self.splits.bounded(table_id, generation, end)
+                return self.splits.hand_out()
             case TableLockedOut(table_id=table_id, generation=generation, cause=cause):
-                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    table.splitter.asked = False
-                    self._hold(self._tables.put(table), cause, now)
-                return self._hand_out()
+                self.splits.locked_out(table_id, generation, cause, now)
+                return self.splits.hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause):
-                return self.fail(table_id, generation, cause, restart=False) + self._hand_out()
+                return self.fail(table_id, generation, cause, restart=False) + self.splits.hand_out()
             case SplittingOutdated(table_id=table_id, generation=generation, cause=cause):
-                return self.fail(table_id, generation, cause, restart=True) + self._hand_out()
+                return self.fail(table_id, generation, cause, restart=True) + self.splits.hand_out()
             case LimitsOrdered(limits=limits):
                 self.limits = limits
                 return self.throttle()
@@ -232,31 +197,31 @@ class Enumerator:
                 self._in_flight(checkpoint).take_own(ref)
                 return self._complete(now)
             case Ticked():
-                return self._ask_for_stop(now) + self._look_again(now) + self._find_new(now) + self._try_held(now)
+                return self._look(now) + self.splits.try_held(now)
         raise ProtocolError(f"the enumerator has no rule for {type(event).__name__}")
 
     def _message(self, channel: str, message: Message, now: float) -> list[Effect]:
-        if channel not in self.free and not isinstance(message, PartSaved):
+        if channel not in self.splits.free and not isinstance(message, PartSaved):
             raise ProtocolError(f"{channel}, which is no reader, sent a {type(message).__name__} to the enumerator")
         match message:
             case SplitsWanted(free=free):
-                self.free[channel] += free
-                return self._hand_out()
+                self.splits.free[channel] += free
+                return self.splits.hand_out()
             case SplitReleased(split_id=split_id, attempt=attempt):
-                self.taking_back.discard(split_id)
-                held = self.out.get(split_id)
+                self.splits.taking_back.discard(split_id)
+                held = self.splits.out.get(split_id)
                 if held is not None and held[0].attempt == attempt:
-                    del self.out[split_id]
-                    self._queue(held[0], first=True)
-                return self._hand_out()
+                    del self.splits.out[split_id]
+                    self.splits.queue(held[0], first=True)
+                return self.splits.hand_out()
             case SplitReport():
-                return self._report(message) + self._hand_out()
+                return self._report(message) + self.splits.hand_out()
             case SplitFailed():
-                return self._split_failed(message, now) + self._hand_out()
+                return self._split_failed(message, now) + self.splits.hand_out()
             case TableReport():
-                return self._table_report(message) + self._hand_out()
+                return self._table_report(message) + self.splits.hand_out()
             case TablePaused():
-                return table_paused(self, message) + self._hand_out()
+                return table_paused(self, message) + self.splits.hand_out()
             case StreamCaughtUp():
                 self.news = True
                 return []
@@ -274,7 +239,7 @@ class Enumerator:
 
     def _found(self, found: TablesFound, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        self._find_due = now + NEW_TABLES_SECONDS
+        self._looks.tables_found(now)
         if found.stop is not None and self.stop is None:
             self.stop = found.stop
             effects.append(Send(receiver=self.plan.stream_reader, message=LimitStream(stop=self.stop)))
@@ -283,7 +248,8 @@ class Enumerator:
             if item.table_id in self.tables or self.stop_place is not None:  # past the stop nothing new begins
                 continue
             generation = self.number_after(self.gone.pop(item.table_id, 0))
-            table = self._prepare(Table(table_id=item.table_id, generation=generation), item)
+            new = Table(table_id=item.table_id, generation=generation)
+            table = self._tables.put(prepared(new, item, self.plan))
             if start is not None and table.phase == WAITING:
                 low, high = start
                 effects += self.include(dataclasses.replace(table, low=low, high=high), found.looked_at)
@@ -292,33 +258,26 @@ class Enumerator:
         unseen = [self.tables[name] for name in sorted(found.unseen & self.tables.keys())]
         quarantined = (table for table in unseen if table.phase == QUARANTINED and not table.awaited)
         effects += [DescribeTable(table_id=t.table_id, generation=t.generation) for t in quarantined]
-        return effects + self._hand_out()
+        return effects + self.splits.hand_out()
 
     @property
     def ended(self) -> bool:
         """Whether the pipeline is at its stop, and every table is shown there or never will be."""
-        if not self.at_stop and self.stop_place is None:
-            return False
-        if any(table.pausing or table.resuming for table in self.tables.values()):
-            return False  # one is on its way out of the stream, or back into it
-        phases = {table.phase for table in self.tables.values()}
-        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}
+        return (self.at_stop or self.stop_place is not None) and self._tables.ended(at_stop=self.at_stop)
 
-    def _ask_for_stop(self, now: float) -> list[Effect]:
-        if self.stop is None or self.stop_place is not None or self._stop_due is None or now < self._stop_due:
-            return []
-        self._stop_due = None
-        return [FindStop(stop=self.stop)]
+    def _look(self, now: float) -> list[Effect]:
+        ends = self.plan.snapshot_only or self.stop is not None or self.at_stop
+        return self._looks.due(self._tables, self.stop if self.stop_place is None else None, now, ends=ends)
 
     def _stop_found(self, place: Position | None, now: float) -> list[Effect]:
-        self._stop_due = now + STOP_SECONDS
+        self._looks.stop_answered(now)
         if place is None or self.stop is None or self.stop_place is not None:
             return []
         self.stop_place = place
         return [Send(receiver=self.plan.stream_reader, message=EndStream(place=place))]
 
     def _described(self, generation: int, item: TableFound) -> list[Effect]:
-        self._looking.discard(item.table_id)
+        self._looks.described(item.table_id)
         table = self.tables.get(item.table_id)
         if table is None or table.generation != generation or table.splitter is not None or self.ended:
             return []  # `ended`: the final checkpoint may be under way, so a table that comes back is not read
@@ -328,56 +287,8 @@ class Enumerator:
             table = dataclasses.replace(table, phase=WAITING, cause=None, awaited=False)
         if table.phase != WAITING:
             return []
-        self._prepare(table, item)
-        return self.stop_when_over() + self._hand_out()
-
-    def _prepare(self, table: Table, item: TableFound) -> Table:
-        """Make the table ready to be split, or put it to rest, by its description."""
-        if item.gone:
-            sentence = f"table {table.table_id} no longer exists at the source; the lake keeps its last content"
-            cause = Cause(Code.NO_TABLE, sentence)
-            return self._tables.put(dataclasses.replace(table, phase=DROPPED, cause=cause, awaited=True))
-        if item.schema is None:
-            cause = item.fault or _NOT_DESCRIBED
-            awaited = item.hidden or table.generation > 1
-            return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited))
-        if table.before is not None and table.before.look != item.schema.look:
-            cause = Cause(
-                Code.SCHEMA_CHANGE,
-                f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt",
-                "copy it with another pipeline",
-            )
-            return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause))
-        splitter = Splitter(
-            table_id=table.table_id,
-            generation=table.generation,
-            schema=item.schema,
-            chunk_rows=item.chunk_rows or self.plan.chunk_rows,
-            chunk_key=item.chunk_key,
-            estimate=item.estimate,
-            row_bytes=item.row_bytes,
-            integer_key=item.integer_key,
-        )
-        estimate = item.estimate
-        return self._tables.put(
-            dataclasses.replace(table, schema=item.schema, before=None, estimate=estimate, splitter=splitter)
-        )
-
-    def _look_again(self, now: float) -> list[Effect]:
-        awaited = [self.tables[name] for name in self._tables.awaited if name not in self._looking]
-        if not awaited or now - self._looked_at < AWAITED_SECONDS:
-            return []
-        self._looked_at = now
-        self._looking.update(table.table_id for table in awaited)
-        return [DescribeTable(table_id=table.table_id, generation=table.generation) for table in awaited]
-
-    def _find_new(self, now: float) -> list[Effect]:
-        """Look for new tables, unless the pipeline ends with those that it has."""
-        ends = self.plan.snapshot_only or self.stop is not None or self.at_stop
-        if self._find_due is None or now < self._find_due or ends:
-            return []
-        self._find_due = None
-        return [FindTables(begins=False, known=frozenset(self.tables))]
+        self._tables.put(prepared(table, item, self.plan))
+        return self.stop_when_over() + self.splits.hand_out()
 
     def fail(self, table_id: str, generation: int, cause: Cause, restart: bool) -> list[Effect]:
         """Quarantine the table, or read it again as its next generation."""
@@ -388,7 +299,7 @@ class Enumerator:
         if table.phase in STREAMED:
             exclude = ExcludeTable(table_id=table_id, generation=generation)
             effects.append(Send(receiver=self.plan.stream_reader, message=exclude))
-        self.drop_splits(table_id)
+        self.splits.drop(table_id)
         if not restart:
             table = self._tables.put(
                 dataclasses.replace(
@@ -401,17 +312,8 @@ class Enumerator:
         return [*effects, *self.stop_when_over(), look]
 
     def _next_generation(self, table: Table, cause: Cause | None = None) -> Table:
-        before = (table.schema or table.before) if self.plan.quarantine_changed else None
-        phase = PAUSED if table.phase == PAUSED or table.pausing else WAITING
-        return self._tables.put(
-            Table(
-                table_id=table.table_id,
-                generation=self.number_after(table.generation),
-                phase=phase,
-                cause=cause,
-                before=before,
-            )
-        )
+        number, keeps = self.number_after(table.generation), self.plan.quarantine_changed
+        return self._tables.put(table.again(number, cause, keeps_schema=keeps))
 
     def number_after(self, generation: int) -> int:
         """The number of the generation that follows."""
@@ -426,83 +328,11 @@ class Enumerator:
         self.gone[table.table_id] = table.generation
         self._tables.remove(table.table_id)
 
-    def drop_splits(self, table_id: str) -> None:
-        """Drop the splits of a table, queued or out; their reports will be late."""
-        self.holds.end(table_id)
-        self.todo = deque(split for split in self.todo if split.table_id != table_id)
-        self.shelved = [split for split in self.shelved if split.table_id != table_id]
-        self.out = {key: held for key, held in self.out.items() if held[0].table_id != table_id}
-
-    def shelve(self, table_id: str) -> None:
-        """Keep the queued splits of a paused table back."""
-        self.shelved += [split for split in self.todo if split.table_id == table_id]
-        self.todo = deque(split for split in self.todo if split.table_id != table_id)
-
-    def unshelve(self, table_id: str) -> None:
-        """Queue them again."""
-        self.todo += [split for split in self.shelved if split.table_id == table_id]
-        self.shelved = [split for split in self.shelved if split.table_id != table_id]
-
-    def _hold(self, table: Table, cause: Cause, now: float) -> None:
-        """Leave a locked table alone for a while."""
-        self.holds.hold(table.table_id, cause, now)
-        self.shelve(table.table_id)
-        self._tables.put(dataclasses.replace(table, cause=cause))
-
-    def _let_go(self, table: Table) -> None:
-        """A table could be read, so no lock holds it (any more)."""
-        if (cause := self.holds.end(table.table_id)) is None:
-            return
-        if table.cause == cause:
-            self._tables.put(dataclasses.replace(table, cause=None))
-        if table.phase != PAUSED:
-            self.unshelve(table.table_id)
-
-    def _try_held(self, now: float) -> list[Effect]:
-        """Try the held tables that are due: one chunk each, else the question for the next."""
-        due = self.holds.take_due(now)
-        for name in due:
-            if self.tables[name].phase == PAUSED:
-                self._let_go(self.tables[name])
-            elif split := next((split for split in self.shelved if split.table_id == name), None):
-                self.shelved.remove(split)
-                self.todo.appendleft(split)
-        return self._hand_out() if due else []
-
-    def _queue(self, *splits: SnapshotSplit, first: bool = False) -> None:
-        """Queue splits of one table; those of a paused one wait, and of a held one, but for the chunk that is tried."""
-        name = splits[0].table_id if splits else ""
-        if splits and (self.tables[name].phase == PAUSED or self.holds.waits(name)):
-            self.shelved = [*splits, *self.shelved] if first else [*self.shelved, *splits]
-        elif first:
-            self.todo.extendleft(reversed(splits))
-        else:
-            self.todo += splits
-
     def include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
         """Hand a table to the incremental split."""
-        assert table.schema is not None
-        assert table.low is not None
-        assert table.high is not None
         self.stream_stopped = False
         self._tables.put(dataclasses.replace(table, phase=CATCH_UP, splitter=None, completed=(), looked_at=None))
-        groups = pieces([split for group in table.completed for split in group])
-        return [
-            Send(
-                receiver=self.plan.stream_reader,
-                message=IncludeTable(
-                    table_id=table.table_id,
-                    generation=table.generation,
-                    schema=table.schema,
-                    low=table.low,
-                    high=table.high,
-                    splits=tuple(group),
-                    looked_at=looked_at,
-                    more=at < len(groups),
-                ),
-            )
-            for at, group in enumerate(groups, start=1)
-        ]
+        return [Send(receiver=self.plan.stream_reader, message=message) for message in inclusion(table, looked_at)]
 
     def _table_report(self, report: TableReport) -> list[Effect]:
         table = self.tables.get(report.table_id)
@@ -510,7 +340,7 @@ class Enumerator:
             return []  # late: of an older generation
         if report.state != TableState.LIVE:
             restart = report.state == TableState.RESTART
-            return self.fail(report.table_id, report.generation, report.cause or _NO_CAUSE, restart)
+            return self.fail(report.table_id, report.generation, report.cause or NO_CAUSE, restart)
         self._tables.put(dataclasses.replace(table, phase=LIVE, cause=None))
         self.news = True
         return self.stop_when_over()
@@ -528,12 +358,12 @@ class Enumerator:
     # --- splits ---
 
     def _report(self, report: SplitReport) -> list[Effect]:
-        held = self.out.get(report.split_id)
+        held = self.splits.out.get(report.split_id)
         table = self._tables.being_split(report.table_id, report.generation)
         if held is None or held[0].attempt != report.attempt or table is None or table.splitter is None:
             return []  # late: of an older attempt or generation
         split = held[0]
-        del self.out[report.split_id]
+        del self.splits.out[report.split_id]
         if table.schema is None or report.schema.hash != table.schema.hash:
             return self.fail(table.table_id, table.generation, _COLUMNS_CHANGED, restart=True)
         try:
@@ -541,11 +371,11 @@ class Enumerator:
             high = report.high if table.high is None else table.high.fold(report.high)
         except SourceLost as error:  # chunks were read from two servers, whose watermarks don't compare
             return self.fail(table.table_id, table.generation, error.cause, restart=True)
-        self.accepted[report.split_id] = report.attempt
-        self._let_go(table)
+        self.splits.accepted[report.split_id] = report.attempt
+        self.splits.let_go(table)
         cause = self.tables[table.table_id].cause
         if report.cut_at is not None:
-            self._queue(table.splitter.rest(split, report.cut_at), first=True)
+            self.splits.queue(table.splitter.rest(split, report.cut_at), first=True)
             split = dataclasses.replace(split, split_end=report.cut_at)
         done, rows = table.splits_done + 1, table.rows_done + report.rows
         table = dataclasses.replace(table, low=low, high=high, splits_done=done, rows_done=rows, cause=cause)
@@ -562,67 +392,22 @@ class Enumerator:
 
     def _split_failed(self, failed: SplitFailed, now: float | None = None) -> list[Effect]:
         """`now` is None for a report that was in flight at a cut."""
-        held = self.out.get(failed.split_id)
+        held = self.splits.out.get(failed.split_id)
         if held is None or held[0].attempt != failed.attempt:
             return []
-        del self.out[failed.split_id]
+        del self.splits.out[failed.split_id]
         again = dataclasses.replace(held[0], attempt=failed.attempt + 1)
         if failed.remedy == Remedy.WAIT:
             if now is not None:
-                self._hold(self.tables[failed.table_id], failed.cause, now)
-            self._queue(again, first=True)
+                self.splits.hold(self.tables[failed.table_id], failed.cause, now)
+            self.splits.queue(again, first=True)
             return []
-        failures = self.failures[failed.split_id] = self.failures.get(failed.split_id, 0) + 1
+        failures = self.splits.failures[failed.split_id] = self.splits.failures.get(failed.split_id, 0) + 1
         # The attempt's number does not count failures: each restore raises it too.
         if failed.remedy == Remedy.RETRY and failures < MAX_ATTEMPTS:
-            self._queue(again, first=True)
+            self.splits.queue(again, first=True)
             return []
         return self.fail(failed.table_id, failed.generation, failed.cause, failed.remedy == Remedy.RESTART)
-
-    def _hand_out(self) -> list[Effect]:
-        """Give queued splits to readers with room; make more splits, or ask the source for their bounds."""
-        effects: list[Effect] = []
-        room = sum(self.free.values())
-        want = max(room, 1) + len(self.free)
-        for name in list(self._tables.splitting):
-            if len(self.todo) + len(self._tables.asking) >= want:
-                break
-            table = self._tables.being_split(name, self.tables[name].generation)
-            if name in self._tables.asking or table is None or (splitter := table.splitter) is None:
-                continue
-            if table.phase == PAUSED or self._kept_back(name):
-                continue
-            self.todo += splitter.take(want - len(self.todo))
-            if len(self.todo) < want and (question := splitter.wants()) is not None:
-                splitter.asked = True
-                effects.append(self._question(question, splitter))
-            self._tables.put(dataclasses.replace(table, phase=SNAPSHOT))
-        for reader in sorted(self.free, key=lambda name: -self.free[name]):
-            while self.free[reader] > 0 and self.todo:
-                split = self.todo.popleft()
-                self.out[split.split_id] = (split, reader)
-                self.free[reader] -= 1
-                effects.append(Send(receiver=reader, message=AssignSplits(splits=(split,))))
-        return effects + self._take_back()
-
-    def _kept_back(self, name: str) -> bool:
-        """Whether a table is held, and no question of it is the next try."""
-        if name not in self.holds:
-            return False
-        known = (*self.shelved, *self.todo, *(split for split, _ in self.out.values()))
-        return self.holds.waits(name) or any(split.table_id == name for split in known)
-
-    @staticmethod
-    def _question(question: str, splitter: Splitter) -> Effect:
-        if question == "range":
-            return FindRange(table_id=splitter.table_id, generation=splitter.generation, schema=splitter.ordered)
-        return FindBound(
-            table_id=splitter.table_id,
-            generation=splitter.generation,
-            schema=splitter.ordered,
-            start=splitter.next_start,
-            rows=splitter.step,
-        )
 
     def share(self) -> Limits:
         """Each reader's share of the limits."""
@@ -632,21 +417,6 @@ class Enumerator:
     def throttle(self) -> list[Effect]:
         """Tell every reader its share of the limits."""
         return [Send(receiver=reader, message=Throttle(limits=self.share())) for reader in self.plan.readers]
-
-    def _take_back(self) -> list[Effect]:
-        """With no split left to give, take back an unstarted one from a busy reader for an idle one."""
-        held: dict[str, list[SnapshotSplit]] = {reader: [] for reader in self.free}
-        for split, reader in self.out.values():
-            held[reader].append(split)
-        if self.todo or all(held.values()):
-            return []
-        for reader, splits in held.items():
-            if len(splits) > 1 and splits[-1].split_id not in self.taking_back:
-                split = splits[-1]
-                self.taking_back.add(split.split_id)
-                back = TakeBackSplit(split_id=split.split_id, attempt=split.attempt)
-                return [Send(receiver=reader, message=back)]
-        return []
 
     # --- checkpoints ---
 
@@ -695,30 +465,19 @@ class Enumerator:
             return []
         self.collecting = self._cut = None
         # what was accepted after the cut belongs to the next checkpoint
-        self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}
-        staged = [file for file in collecting.staged if at_cut._counts(file)]
+        splits = self.splits
+        splits.accepted = {key: n for key, n in splits.accepted.items() if key not in at_cut.splits.accepted}
+        staged = [file for file in collecting.staged if at_cut.splits.counts(file)]
         tables = self._entries.enter(at_cut._tables.by_name, self._entries.stream(collecting.streamed))
         left = max(at_cut.floor, *at_cut.gone.values(), 0)
         return [WriteCheckpoint(slot=collecting.checkpoint, entry=collecting.entry(staged, tables, left, now))]
-
-    def _counts(self, file: StagedFile) -> bool:
-        """Whether a file that was staged before this cut belongs to the checkpoint."""
-        table = self.tables.get(file.table)
-        if table is None or table.generation != file.generation or table.phase in AT_REST:
-            return False  # its table is at rest, or is read again already
-        if file.split is None:
-            return True
-        split, _, attempt = file.split.rpartition("#")
-        return self.accepted.get(split) == int(attempt)
 
     def snapshot(self) -> State:
         """Everything that a restore needs; splits that are out keep their attempt."""
         values, schemas = self._tables.part()
         self._cut = self._copy()
         head = {
-            "todo": to_plain(list(self.todo)),
-            "out": [to_plain(split) for split, _ in self.out.values()],
-            "accepted": dict(self.accepted),
+            **self.splits.head(),
             "streamStopped": self.stream_stopped,
             "limits": to_plain(self.limits),
             "stop": to_plain(self.stop), "stopPlace": to_plain(self.stop_place), "atStop": self.at_stop,
@@ -727,10 +486,6 @@ class Enumerator:
         if self.commands_done:
             refused = [[n, *why] for n, why in sorted(self.refused.items())]
             head["commands"] = {"done": self.commands_done, "refused": refused}
-        if self.shelved:
-            head["shelved"] = to_plain(self.shelved)
-        if held := self.holds.names():
-            head["held"] = held
         if self.gone:
             head["gone"] = dict(self.gone)
         if self.floor:
@@ -740,9 +495,8 @@ class Enumerator:
     def _copy(self) -> Enumerator:
         """A machine with the part of the state that reports change."""
         machine = Enumerator(self.plan)
-        machine._tables, machine.accepted = self._tables.copy(), dict(self.accepted)
-        machine.holds = self.holds.copy()
-        machine.todo, machine.out, machine.shelved = deque(self.todo), dict(self.out), list(self.shelved)
+        machine._tables = self._tables.copy()
+        machine.splits = self.splits.copy(machine._tables)
         machine.gone, machine.floor = dict(self.gone), self.floor
         return machine
 
@@ -753,26 +507,20 @@ class Enumerator:
         machine = cls(plan)
         machine._tables = Tables.restored(state)
         head = state.head
-        out = from_plain(tuple[SnapshotSplit, ...], head["out"])
-        machine.out = {split.split_id: (split, "") for split in out}
-        machine.todo = deque(from_plain(tuple[SnapshotSplit, ...], head["todo"]))
-        machine.accepted = dict(head["accepted"])
+        machine.splits = Splits.restored(machine._tables, plan.readers, head)
         machine.stream_stopped = head["streamStopped"]
         machine.limits = from_plain(Limits, head["limits"])
         machine.stop = from_plain(Stop | None, head["stop"])
         machine.stop_place = from_plain(Position | None, head["stopPlace"])
         machine.at_stop = head["atStop"]
-        machine.shelved = list(from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])))
-        for name in head.get("held", ()):
-            machine.holds.hold(name, machine.tables[name].cause or _NO_CAUSE, now=float("-inf"))  # tried at once
         machine.gone, machine.floor = dict(head.get("gone", {})), head.get("floor", 0)
         machine.commands_done, machine.refused = commands_in(head)
         for channel, headers in head["recorded"].items():
             machine._at_begin += machine._take_recorded(channel, [decode(header) for header in headers])
-        waiting = [split for split, _ in machine.out.values()]
-        machine.out = {}
+        waiting = [split for split, _ in machine.splits.out.values()]
+        machine.splits.out = {}
         for split in reversed(waiting):
-            machine._queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)
+            machine.splits.queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)
         machine.snapshot()  # so that the epoch's first snapshot and entry, too, cost only what changed
         machine._entries = Entries.restored(machine.tables, entered)
         machine._cut = None
@@ -791,7 +539,7 @@ class Enumerator:
             if table.phase in AT_REST:
                 self._tables.put(dataclasses.replace(table, generation=self.number_after(table.generation)))
             else:
-                self.drop_splits(table.table_id)
+                self.splits.drop(table.table_id)
                 self._next_generation(table)
 
     def begin_anew(self, why: Anew) -> None:
@@ -802,7 +550,7 @@ class Enumerator:
         """
         self._anew = True
         cause = ASKED if why == "asked" else _LOST
-        self.todo, self.shelved, self.out, self.accepted = deque(), [], {}, {}
+        self.splits.todo, self.splits.shelved, self.splits.out, self.splits.accepted = deque(), [], {}, {}
         self._at_begin, self.stream_stopped = [], False
         for table in list(self.tables.values()):
             if table.phase == DROPPED:
@@ -845,28 +593,6 @@ class Enumerator:
             self.collecting.check(self.plan.topology)
             if self.collecting.ordered and self._cut is None:
                 raise ProtocolError(f"checkpoint {self.collecting.checkpoint} has lost its cut")
-        queued = {split.split_id: split for split in (*self.todo, *self.shelved)}
-        if len(queued) != len(self.todo) + len(self.shelved) or queued.keys() & self.out.keys():
-            raise ProtocolError("a split is queued twice, or queued and out")
-        held = [split for split, _ in self.out.values()]
-        for split in (*queued.values(), *held):
-            table = self.tables.get(split.table_id)
-            if table is None or table.generation != split.generation or table.splitter is None:
-                raise ProtocolError(f"split {split.split_id} is queued or out, and its table is not being split")
-        if any(self.tables[split.table_id].phase == PAUSED for split in self.todo):
-            raise ProtocolError("a split of a paused table is queued")
-        if any(self.tables[s.table_id].phase != PAUSED and s.table_id not in self.holds for s in self.shelved):
-            raise ProtocolError("a split is kept back, and its table is neither paused nor held")
-        if any(reader not in self.free for _, reader in self.out.values()) or min(self.free.values(), default=0) < 0:
-            raise ProtocolError(f"splits are out at readers that the plan lacks, or that had no room: {self.free}")
-        for split_id, attempt in self.accepted.items():
-            if split_id in self.out and self.out[split_id][0].attempt <= attempt:
-                raise ProtocolError(f"split {split_id} is out again, and attempt {attempt} of it was accepted")
+        self.splits.check()
         if self.stop_place is not None and self.stop is None:
             raise ProtocolError(f"the stop was found at {self.stop_place}, and none is set")
-
-
-def commands_in(head: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, str]]]:
-    """By the head of a part: the number of the last command taken, and cause and remedy of those that were refused."""
-    commands = head.get("commands", {"done": 0, "refused": []})
-    return commands["done"], {n: (cause, remedy) for n, cause, remedy in commands["refused"]}

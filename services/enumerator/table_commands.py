@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from cutline.common.causes import Cause, Code
 from cutline.common.commands.kinds import (
@@ -36,6 +36,7 @@ from cutline.common.phases import CATCH_UP, PAUSED, QUARANTINED, SNAPSHOT, WAITI
 from cutline.common.positions import Low
 from cutline.common.store.command_records import Command
 from cutline.services.enumerator.events import DescribeTable, FindPlace, Plan
+from cutline.services.enumerator.splits import Splits
 from cutline.services.enumerator.tables import STREAMED, Table
 
 ASKED = Cause(Code.ASKED, "a person asked for it to be read again")
@@ -44,10 +45,12 @@ LOST = Cause(Code.LAKE, "the lake table lost data")
 """Why the Spark writer asks, which names the generation: once that is over, there is nothing to do."""
 
 
-class Machine(Protocol):
-    """The enumerator, as commands need it."""
+class EnumeratorForCommands(Protocol):
+    """What commands need of the enumerator: `Enumerator`, the one that has it, says what each means. It is named here
+    since machine.py imports this file."""
 
     plan: Plan
+    splits: Splits
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -62,15 +65,6 @@ class Machine(Protocol):
     def number_after(self, generation: int) -> int:
         """The number of the generation that follows."""
 
-    def drop_splits(self, table_id: str) -> None:
-        """Drop the splits of a table, queued or out."""
-
-    def shelve(self, table_id: str) -> None:
-        """Keep the queued splits of a table back."""
-
-    def unshelve(self, table_id: str) -> None:
-        """Queue them again."""
-
     def include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
         """Hand a table to the incremental split."""
 
@@ -81,7 +75,7 @@ class Machine(Protocol):
         """Stop a stream that only replays the snapshot."""
 
 
-def carry_out(machine: Machine, command: Command) -> list[Effect] | Refusal:
+def carry_out(machine: EnumeratorForCommands, command: Command) -> list[Effect] | Refusal:
     """Carry a command out, or refuse it and change nothing."""
     wish = command.wish
     if isinstance(wish, Refusal):
@@ -106,18 +100,18 @@ def _phase(table: Table, wish: Wish) -> Phase:
     return CATCH_UP if table.resuming and isinstance(wish, PauseTable | ResumeTable) else table.phase
 
 
-def _pause(machine: Machine, table: Table) -> list[Effect]:
+def _pause(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     name = table.table_id
     if table.phase in STREAMED:
         machine.put(dataclasses.replace(table, pausing=True))
         pause = PauseMessage(table_id=name, generation=table.generation)
         return [Send(receiver=machine.plan.stream_reader, message=pause)]
     machine.put(dataclasses.replace(table, phase=PAUSED, resuming=False))
-    machine.shelve(name)
+    machine.splits.shelve(name)
     return machine.stop_when_over()
 
 
-def _resume(machine: Machine, table: Table) -> list[Effect]:
+def _resume(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     name = table.table_id
     if table.pausing:  # its report is on the way
         machine.put(dataclasses.replace(table, pausing=False))
@@ -126,7 +120,7 @@ def _resume(machine: Machine, table: Table) -> list[Effect]:
         return find_place(machine.put(dataclasses.replace(table, resuming=True)))
     phase = SNAPSHOT if table.splitter is not None else WAITING
     machine.put(dataclasses.replace(table, phase=phase))
-    machine.unshelve(name)
+    machine.splits.unshelve(name)
     if table.schema is None:
         return [DescribeTable(table_id=name, generation=table.generation)]
     return []
@@ -138,7 +132,7 @@ def find_place(table: Table) -> list[Effect]:
     return [FindPlace(table_id=table.table_id, generation=table.generation, low=table.low)]
 
 
-def place_found(machine: Machine, table_id: str, generation: int, kept: bool) -> list[Effect]:
+def place_found(machine: EnumeratorForCommands, table_id: str, generation: int, kept: bool) -> list[Effect]:
     """The answer: the table goes on in the stream, or is read again."""
     table = machine.tables.get(table_id)
     if table is None or table.generation != generation or not table.resuming:
@@ -150,7 +144,7 @@ def place_found(machine: Machine, table_id: str, generation: int, kept: bool) ->
     return machine.fail(table_id, generation, _PURGED, restart=True)
 
 
-def table_paused(machine: Machine, report: TablePaused) -> list[Effect]:
+def table_paused(machine: EnumeratorForCommands, report: TablePaused) -> list[Effect]:
     """The incremental split has let go of a table."""
     table = machine.tables.get(report.table_id)
     if table is None or table.generation != report.generation or table.phase not in STREAMED:
@@ -170,7 +164,7 @@ def table_paused(machine: Machine, report: TablePaused) -> list[Effect]:
     return machine.stop_when_over()
 
 
-def _read_again(machine: Machine, table: Table) -> list[Effect]:
+def _read_again(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     name = table.table_id
     if table.phase == QUARANTINED:
         return _retry(machine, table)
@@ -179,17 +173,17 @@ def _read_again(machine: Machine, table: Table) -> list[Effect]:
     return effects
 
 
-def _retry(machine: Machine, table: Table) -> list[Effect]:
+def _retry(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     """The next generation of a quarantined table; it may have other columns, also with `schema_changes: halt`."""
     again = machine.put(Table(table_id=table.table_id, generation=machine.number_after(table.generation)))
     return [DescribeTable(table_id=again.table_id, generation=again.generation)]
 
 
-def _forget(machine: Machine, table: Table) -> list[Effect]:
+def _forget(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     return remove(machine, table)
 
 
-_HANDLERS: Mapping[type[Wish], Callable[[Machine, Table], list[Effect]]] = {
+_HANDLERS: Mapping[type[Wish], Callable[[EnumeratorForCommands, Table], list[Effect]]] = {
     PauseTable: _pause,
     ResumeTable: _resume,
     ReadTableAgain: _read_again,
@@ -198,13 +192,19 @@ _HANDLERS: Mapping[type[Wish], Callable[[Machine, Table], list[Effect]]] = {
 }
 
 
-def remove(machine: Machine, table: Table) -> list[Effect]:
+def remove(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     """The table leaves the pipeline: a person forgot it, or the definition no longer selects it."""
     name = table.table_id
     effects: list[Effect] = []
     if table.phase in STREAMED:
         exclude = ExcludeTable(table_id=name, generation=table.generation)
         effects.append(Send(receiver=machine.plan.stream_reader, message=exclude))
-    machine.drop_splits(name)
+    machine.splits.drop(name)
     machine.forget(table)
     return [*effects, *machine.stop_when_over()]
+
+
+def commands_in(head: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, str]]]:
+    """By the head of a part: the number of the last command taken, and cause and remedy of those that were refused."""
+    commands = head.get("commands", {"done": 0, "refused": []})
+    return commands["done"], {n: (cause, remedy) for n, cause, remedy in commands["refused"]}

@@ -16,7 +16,7 @@ from typing import Any
 from cutline.common.causes import Cause
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import State
-from cutline.common.mesh.messages import CompletedSplit, from_plain, to_plain
+from cutline.common.mesh.messages import CompletedSplit, IncludeTable, from_plain, pieces, to_plain
 from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
 from cutline.common.positions import High, Low
 from cutline.common.schema import TableSchema
@@ -54,6 +54,17 @@ class Table:
     pausing: bool = False
     resuming: bool = False
     looked_at: Low | None = None  # of a paused table, see StreamTable
+
+    def again(self, generation: int, cause: Cause | None, *, keeps_schema: bool) -> Table:
+        """The table at the beginning of this generation, its next one. `keeps_schema`: other columns would be a
+        fault."""
+        return Table(
+            table_id=self.table_id,
+            generation=generation,
+            phase=PAUSED if self.phase == PAUSED or self.pausing else WAITING,
+            cause=cause,
+            before=(self.schema or self.before) if keeps_schema else None,
+        )
 
     @property
     def splits_total(self) -> int:
@@ -152,6 +163,13 @@ class Tables:
         tables._named = set(schemas)
         return tables
 
+    def ended(self, *, at_stop: bool) -> bool:
+        """Whether every table is shown at the stop, which the source has passed, or never will be."""
+        if any(table.pausing or table.resuming for table in self.by_name.values()):
+            return False  # one is on its way out of the stream, or back into it
+        phases = {table.phase for table in self.by_name.values()}
+        return (at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}
+
     def check(self) -> None:
         """Raise ProtocolError where the tables or the indexes over them contradict each other. Costs O(tables)."""
         for name, table in self.by_name.items():
@@ -240,3 +258,24 @@ def _from_json(
         resuming=value.get("resuming", False),
         looked_at=from_plain(Low | None, value.get("lookedAt")),
     )
+
+
+def inclusion(table: Table, looked_at: Low | None) -> list[IncludeTable]:
+    """The messages by which the incremental split gets a table; more than one if it has many splits."""
+    assert table.schema is not None
+    assert table.low is not None
+    assert table.high is not None
+    groups = pieces([split for group in table.completed for split in group])
+    return [
+        IncludeTable(
+            table_id=table.table_id,
+            generation=table.generation,
+            schema=table.schema,
+            low=table.low,
+            high=table.high,
+            splits=tuple(group),
+            looked_at=looked_at,
+            more=at < len(groups),
+        )
+        for at, group in enumerate(groups, start=1)
+    ]

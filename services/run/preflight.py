@@ -18,6 +18,7 @@ from cutline.common.config.pipeline import FIXED, PipelineConfig, shown
 from cutline.common.config.reserved import is_own
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.store.commands import Command
+from cutline.common.store.lives import Life
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import lake
 from cutline.services.sources.mysql.hosts import Hosts
@@ -67,50 +68,13 @@ def check(
         differing = differences(known, {**config.definition(), "source": known["source"]})
     impossible = fixed(differing)
     if impossible or (differing and takes == "same"):
-        way = "apply the change by `cutline define --replace` or `cutline pipeline replace`, restore"
-        faults.append(
-            Cause(
-                Code.CONFIGURATION,
-                f"the pipeline name {config.name!r} is in use in the store {redacted(store_url)} with other content"
-                f" ({', '.join(impossible or differing)})",
-                f"{('restore' if impossible else way)} that content, or give this pipeline another name",
-            )
-        )
+        faults.append(_in_use(config.name, store_url, impossible=impossible, differing=differing))
     elif known is not None and stored is not None and takes == "stored":
         config = PipelineConfig.from_definition({**stored, "source": config.definition()["source"]})
         sink = config.definition()["sink"]
     try:
         life = store.pipeline(config.name).life if known is not None else None
-        for table, owner, made_by in lake.owners(config):
-            if owner != config.name and config.select([table]) and not is_own(table, config.sink.own_namespace):
-                relation = f"belongs to the pipeline {owner!r}" if owner else "was not made by Cutline"
-                faults.append(
-                    Cause(
-                        Code.CONFIGURATION,
-                        f"the table {table} in the warehouse {config.sink.warehouse} {relation}",
-                        "choose another warehouse",
-                    )
-                )
-            elif owner == config.name and not config.sink.adopt and not faults:
-                if life is None:
-                    faults.append(
-                        Cause(
-                            Code.CONFIGURATION,
-                            f"the warehouse {config.sink.warehouse} has tables of a pipeline {owner!r} that is not in"
-                            f" the store {redacted(store_url)}",
-                            "use the store that belongs to this warehouse, set `sink: {adopt: true}` to take the"
-                            " tables over, or choose another warehouse",
-                        )
-                    )
-                elif made_by != life.id:
-                    faults.append(
-                        Cause(
-                            Code.CONFIGURATION,
-                            f"the warehouse {config.sink.warehouse} has tables of an earlier pipeline {owner!r}",
-                            f"set `sink: {{adopt: true}}` {_TAKING[takes]}to take them over, or remove them from the"
-                            " lake",
-                        )
-                    )
+        _judge_owners(faults, config, life, store_url, taking=_TAKING[takes])
     except ConfigError as error:
         if not config.sink.catalog and "://" not in config.sink.warehouse:  # else catalogue.faults says what is wrong
             faults += error.faults
@@ -133,6 +97,56 @@ def check(
         faults.append(error.cause)
     if faults:
         raise ConfigError.several(faults)
+    _prepare(sink, store, workdir)
+    if stored is None or (differing and takes == "file"):
+        return file.definition()
+    return {**stored, "source": config.definition()["source"]}
+
+
+def _in_use(name: str, store_url: str, *, impossible: Sequence[str], differing: Sequence[str]) -> Cause:
+    """The store has a pipeline of this name whose settings differ; those in `impossible` can't be changed."""
+    way = "apply the change by `cutline define --replace` or `cutline pipeline replace`, restore"
+    return Cause(
+        Code.CONFIGURATION,
+        f"the pipeline name {name!r} is in use in the store {redacted(store_url)} with other content"
+        f" ({', '.join(impossible or differing)})",
+        f"{('restore' if impossible else way)} that content, or give this pipeline another name",
+    )
+
+
+def _judge_owners(
+    faults: list[Cause], config: PipelineConfig, life: Life | None, store_url: str, *, taking: str
+) -> None:
+    """Add a fault for each table of the warehouse that is another's, and for the first one that an earlier pipeline of
+    this name left, unless another fault may explain it. Raises ConfigError if the warehouse can't be read."""
+    for table, owner, made_by in lake.owners(config):
+        if owner != config.name and config.select([table]) and not is_own(table, config.sink.own_namespace):
+            relation = f"belongs to the pipeline {owner!r}" if owner else "was not made by Cutline"
+            sentence = f"the table {table} in the warehouse {config.sink.warehouse} {relation}"
+            faults.append(Cause(Code.CONFIGURATION, sentence, "choose another warehouse"))
+        elif owner == config.name and not config.sink.adopt and not faults:
+            if life is None:
+                faults.append(
+                    Cause(
+                        Code.CONFIGURATION,
+                        f"the warehouse {config.sink.warehouse} has tables of a pipeline {owner!r} that is not in"
+                        f" the store {redacted(store_url)}",
+                        "use the store that belongs to this warehouse, set `sink: {adopt: true}` to take the"
+                        " tables over, or choose another warehouse",
+                    )
+                )
+            elif made_by != life.id:
+                faults.append(
+                    Cause(
+                        Code.CONFIGURATION,
+                        f"the warehouse {config.sink.warehouse} has tables of an earlier pipeline {owner!r}",
+                        f"set `sink: {{adopt: true}}` {taking}to take them over, or remove them from the lake",
+                    )
+                )
+
+
+def _prepare(sink: Mapping[str, Any], store: Store, workdir: Path | None) -> None:
+    """Make the folders of work, store and warehouse, and write to them. Raises ConfigError with every fault."""
     faults = [fault] if workdir is not None and (fault := _unwritable("work folder", workdir)) else []
     for write in (partial(catalogue.probe, sink), store.prepare):
         try:
@@ -141,9 +155,6 @@ def check(
             faults += error.faults
     if faults:
         raise ConfigError.several(faults)
-    if stored is None or (differing and takes == "file"):
-        return file.definition()
-    return {**stored, "source": config.definition()["source"]}
 
 
 def source_was_changed(store: PipelineStore) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from cutline.common.errors import ConfigError, CutlineError
 
@@ -31,20 +32,69 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the process has ended. It is not reaped: until then no other process can get its id, or its group's."""
-    return (
-        process.returncode is not None
-        or os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    )
+class Running(Protocol):
+    """A process that was started, in a session of its own."""
+
+    @property
+    def pid(self) -> int:
+        """Its id, which no other process gets before `end`."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended; `end` is due then."""
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+
+    def end(self) -> int:
+        """Kill it and what it started (Spark's JVM must not outlive it), if it has not ended; return its exit code."""
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> int:
-    """Kill the process and what it started (Spark's JVM must not outlive it), reap it, return its exit code."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    return process.wait()
+Start = Callable[[Sequence[str], Path, Mapping[str, str]], Running]
+"""Starts a command, whose output goes behind its log, with this environment. Raises OSError."""
+
+
+class Program:
+    """A process of this machine: see `Running`."""
+
+    def __init__(self, command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
+        """Start it. It ends with this process, however that ends."""
+        parent = os.getpid()
+        with log.open("ab") as output:
+            # A session of its own: the terminal's Ctrl-C is for us alone, and killpg reaches what the child starts.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environ,
+                start_new_session=True,
+                preexec_fn=lambda: _die_with(parent),
+            )
+
+    @property
+    def pid(self) -> int:
+        """See `Running`."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """See `Running`. The process is not reaped: until then no other process can get its id, or its group's."""
+        return (
+            self._process.returncode is not None
+            or os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        )
+
+    def terminate(self) -> None:
+        """See `Running`."""
+        self._process.terminate()
+
+    def end(self) -> int:
+        """See `Running`."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        return self._process.wait()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +104,7 @@ class Child:
     name: str
     command: Sequence[str]
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Running | None = None
     started_at: float = 0.0
     due_at: float = 0.0
     quick_deaths: int = 0
@@ -72,10 +122,16 @@ class Child:
 class Supervisor:
     """Starts children, starts them again when they end, and ends them by process id."""
 
-    def __init__(self, children: Sequence[Child], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        children: Sequence[Child],
+        environ: Mapping[str, str],
+        start: Start = Program,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Take the children in the order in which to start them; the first `tick` starts them."""
         self.children = list(children)
-        self._environ = dict(environ)
+        self._environ, self._start_one, self._monotonic = dict(environ), start, monotonic
 
     def pids(self) -> dict[str, int]:
         """The process id of each running child."""
@@ -88,15 +144,15 @@ class Supervisor:
         """
         ends = []
         for child in self.children:
-            if child.process is not None and has_ended(child.process):
+            if child.process is not None and child.process.has_ended:
                 ends.append(self._ended(child, child.process, now))
             if child.process is None and now >= child.due_at:
                 self._start(child, now)
         return ends
 
     @staticmethod
-    def _ended(child: Child, process: subprocess.Popen[bytes], now: float) -> str:
-        code = _end_group(process)
+    def _ended(child: Child, process: Running, now: float) -> str:
+        code = process.end()
         child.process = None
         if code == 2:
             raise ConfigError(child.last_words())
@@ -117,18 +173,7 @@ class Supervisor:
         return f"the {child.name} ({process.pid}) {end}; it is started again" + (f" in {pause:.1f} s" if pause else "")
 
     def _start(self, child: Child, now: float) -> None:
-        parent = os.getpid()
-        with child.log.open("ab") as log:
-            # A session of its own: the terminal's Ctrl-C is for us alone, and killpg reaches what the child starts.
-            child.process = subprocess.Popen(
-                child.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environ,
-                start_new_session=True,
-                preexec_fn=lambda: _die_with(parent),
-            )
+        child.process = self._start_one(child.command, child.log, self._environ)
         child.started_at = now
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS, hurry: Callable[[], bool] = lambda: False) -> None:
@@ -140,13 +185,13 @@ class Supervisor:
             running = [child.process for child in group if child.process is not None]
             for process in running:
                 process.terminate()
-            deadline = time.monotonic() + grace_seconds
+            deadline = self._monotonic() + grace_seconds
             for process in running:
                 # The event loop has no event for the end of a process that must not be reaped.
-                while not has_ended(process) and time.monotonic() < deadline and not hurry():  # noqa: ASYNC110
+                while not process.has_ended and self._monotonic() < deadline and not hurry():  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             for process in running:
-                _end_group(process)
+                process.end()
         for child in self.children:
             child.process = None
 

@@ -19,7 +19,8 @@ from cutline.common.schema import Column, TableSchema
 from cutline.services.reader.events import (
     ReadChanges,
 )
-from cutline.services.reader.machine import INSIDE_ROWS, Reader
+from cutline.services.reader.machine import Reader
+from cutline.services.reader.stream import INSIDE_ROWS
 from cutline.services.reader.unsaved import Unsaved
 from cutline.services.sources.contract import TableChanges
 from tests.support.reads import changes_read
@@ -115,7 +116,7 @@ class ReaderBench:
         return self.tell(changes_read(**(fields | other)))
 
     def cursor_of(self, table: str) -> str | None:
-        return self.reader.tables[table].cursor
+        return self.reader.stream.tables[table].cursor
 
 
 def asked(effects: list[Effect]) -> dict[str, ReadChanges]:

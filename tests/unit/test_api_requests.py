@@ -12,9 +12,9 @@ import yaml
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.gate import BODY_BYTES
 from cutline.services.control.api.models import CommandView
-from tests.support.shop_api import SHOP, api, problem, shop, store
+from tests.support.shop_api import SHOP, api, problem, registry, shop, store
 
-__all__ = ["api", "shop", "store"]  # the fixtures
+__all__ = ["api", "registry", "shop", "store"]  # the fixtures
 
 
 # Bad input
@@ -72,7 +72,7 @@ BOMB = b"".join(b"%c: &%c [%s]\n" % (n + 1, n + 1, b", ".join([b"*%c" % n] * 9))
         ("application/yaml", b"&a [*a]", 422, ["alias"]),
         ("application/yaml", b"a: &a {b: *a}", 422, ["alias"]),
         ("application/yaml", b"a: &a [x, x]\n" + BOMB, 422, ["alias"]),
-        ("application/yaml", b"1: x", 422, ["the key '1' is no text"]),
+        ("application/yaml", b"1: x", 422, ["1 must have a string as its key"]),
         ("application/yaml", b"a: !!python/object:os.system {}", 400, ["not YAML"]),
         ("application/yaml", b"name: \x00", 400, ["not YAML"]),
         ("text/plain", b"name: x", 415, ["text/plain"]),

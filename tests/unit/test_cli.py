@@ -27,7 +27,7 @@ from cutline.common.store.store import Store
 from cutline.common.waits import Party, Wait
 from cutline.services.run import cli, lake, preflight, terminal
 from cutline.services.run.run import define
-from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor, has_ended
+from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor
 from cutline.services.run.until import dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked
 from tests.support.causes import because
@@ -178,7 +178,7 @@ def test_a_child_that_never_stays_up_is_started_ever_later_and_then_ends_the_run
     def end_once() -> None:
         nonlocal now
         supervisor.tick(now)
-        until(lambda: reader.process is not None and has_ended(reader.process))
+        until(lambda: reader.process is not None and reader.process.has_ended)
         supervisor.tick(now)
         pauses.append(reader.due_at - now)
         now = reader.due_at
@@ -197,7 +197,7 @@ def test_a_child_whose_settings_are_wrong_ends_the_run_with_its_sentence(tmp_pat
     reader = child(tmp_path, "print('CUTLINE_X is not set; set it'); raise SystemExit(2)")
     supervisor = Supervisor([reader], os.environ)
     supervisor.tick(0.0)
-    until(lambda: reader.process is not None and has_ended(reader.process))
+    until(lambda: reader.process is not None and reader.process.has_ended)
     with pytest.raises(ConfigError, match="CUTLINE_X is not set"):
         supervisor.tick(1.0)
 

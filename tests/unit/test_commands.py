@@ -425,19 +425,26 @@ async def test_a_deletion_waits_for_its_purge_until_that_is_done_or_given_up(
     monkeypatch.setattr(commanding, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(commanding, "LEAVE_SECONDS", 0.0)
 
+    looks: list[bool] = []
+    purges = shop.purges
+
+    def look() -> bool:
+        looks.append(purges())
+        return looks[-1]
+
     async def forget(_: str) -> None:
         pass
 
+    monkeypatch.setattr(shop, "purges", look)
     deletion = commanding_of(shop, SimpleNamespace(forget=forget))
     add(shop, "delete", arguments={"purge": True})
     shop.commands.put_outcome(done(1, mode="deleting", purge=True))
     shop.put_entry(records.epoch(1))
     task = asyncio.create_task(deletion.delete())
     async with asyncio.timeout(10):
-        while not deletion.purging:  # noqa: ASYNC110
+        while len(looks) < 5:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        assert (task.done(), shop.last_slot(), shop.purges()) == (False, 1, True)
+        assert (task.done(), shop.last_slot(), deletion.purging, set(looks)) == (False, 1, True, {True})
         if how == "done":
             shop.put_purged()
         else:

@@ -15,8 +15,9 @@ PAGE = (ROOT / "docs" / "developing.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\.venv/bin/python (-m tests\.simulation [^#\n]*)", PAGE, re.MULTILINE)
 
 
-def test_the_page_shows_how_to_replay_a_seed_and_how_to_sweep() -> None:
-    assert [("--seed " in command, "--seeds " in command) for command in COMMANDS] == [(True, False), (False, True)]
+def test_the_page_shows_how_to_replay_a_seed_how_to_sweep_and_how_to_shrink_a_failure() -> None:
+    options = [{word for word in ("--seed", "--seeds", "--shrink") if word in command.split()} for command in COMMANDS]
+    assert options == [{"--seed"}, {"--seeds"}, {"--seed", "--shrink"}]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -260,7 +260,7 @@ def test_a_restore_queues_what_was_out_with_the_next_attempt_and_takes_the_repor
     bench.report(bench.assigned[0][1])
     finish(bench, 5)
     again = EnumeratorBench(readers=3, part=bench.part())
-    assert [(s.split_id, s.attempt) for s in again.machine.todo] == [("d.t:1:2", 2), ("d.t:1:3", 1)]
+    assert [(s.split_id, s.attempt) for s in again.machine.splits.todo] == [("d.t:1:2", 2), ("d.t:1:3", 1)]
     assert again.machine.tables["d.t"].splits_done == 1
     again.tell(Began())
     again.get(SplitsWanted(free=2), 2)
@@ -303,7 +303,7 @@ def test_an_epoch_that_begins_anew_reads_every_table_again_and_takes_nothing_of_
     tables = again.machine.tables
     assert [(t.phase, t.generation, t.before is None) for t in tables.values()] == [("waiting", 2, why == "asked")] * 2
     again.get(SplitsWanted(free=5))
-    assert (again.assigned, again.sent_of(IncludeTable), again.machine.out) == ([], [], {})
+    assert (again.assigned, again.sent_of(IncludeTable), again.machine.splits.out) == ([], [], {})
     described = [order for order in again.tell(Began()) if isinstance(order, DescribeTable)]
     assert {(order.table_id, order.generation) for order in described} == {("d.t", 2), ("d.u", 2)}
 

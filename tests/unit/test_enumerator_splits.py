@@ -165,7 +165,7 @@ def test_chunks_read_from_two_servers_read_the_table_again() -> None:
     bench.report(first)
     effects = bench.report(second, low=low(4, "other"), high=high(4, "other"))
     assert DescribeTable(table_id="d.t", generation=2) in effects
-    assert bench.machine.accepted == {first.split_id: 1}
+    assert bench.machine.splits.accepted == {first.split_id: 1}
 
 
 def test_a_failed_chunk_is_tried_again_then_its_table_is_quarantined_with_the_cause() -> None:

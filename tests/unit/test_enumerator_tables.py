@@ -32,7 +32,7 @@ from cutline.services.enumerator.events import (
     TableFound,
     TablesFound,
 )
-from cutline.services.enumerator.machine import NEW_TABLES_SECONDS
+from cutline.services.enumerator.finding import NEW_TABLES_SECONDS
 from tests.support import records
 from tests.support.causes import because
 from tests.support.enumerator_bench import (

@@ -66,7 +66,7 @@ def test_a_java_that_does_not_fit_is_passed_over_for_one_that_does(
     monkeypatch.setenv("JAVA_HOME", str(bare / "jdk"))
     with pytest.raises(ConfigError) as caught:
         programs.java()
-    (fault,) = caught.value.faults
+    (fault,) = map(str, caught.value.faults)
     assert f"JAVA_HOME ({bare / 'jdk'}) is Java {version}" in fault
     assert "Java 17 to 23" in fault
     assert "default-jre-headless" in fault

@@ -64,7 +64,7 @@ def test_changes_go_to_one_writer_a_table_and_are_counted_over_both_cursors() ->
     bench.include()
     (first,) = sent(bench.read(110, rows=3), Records)
     (second,) = sent(bench.read(120, rows=2), Records)
-    assert (first.seq_base, second.seq_base, bench.reader.seq) == (0, 3, 5)
+    assert (first.seq_base, second.seq_base, bench.reader.stream.seq) == (0, 3, 5)
 
 
 def test_a_table_that_comes_while_main_is_read_is_judged_by_where_main_arrives() -> None:
@@ -116,7 +116,7 @@ def test_cursors_meet_between_two_transactions_at_the_same_place_in_one_step() -
     effects = bench.read(FAR + 50, cursor="catch-up")
     assert CloseCursor(cursor="catch-up") in effects
     assert set(asked(effects)["main"].routes) == {"d.t", "d.u"}
-    assert "catch-up" not in bench.reader.cursors
+    assert "catch-up" not in bench.reader.stream.cursors
 
 
 def test_cursors_do_not_meet_while_one_is_inside_a_transaction() -> None:
@@ -140,7 +140,7 @@ def test_cursors_that_meet_keep_the_gtids_that_both_have() -> None:
     assert bench.cursor_of("d.u") == "catch-up"
     bench.tell(changes_read(cursor="catch-up", position=place(80, gtids=f"{UUID}:1-7"), rows=0))
     assert bench.cursor_of("d.u") == "main"
-    assert bench.reader.cursors["main"].position.gtids == f"{UUID}:1-7"
+    assert bench.reader.stream.cursors["main"].position.gtids == f"{UUID}:1-7"
 
 
 def test_a_table_whose_low_is_of_before_any_transaction_loses_none_to_a_set_that_is_ahead() -> None:
@@ -150,7 +150,7 @@ def test_a_table_whose_low_is_of_before_any_transaction_loses_none_to_a_set_that
     bench.include("d.u", low=low(4))
     bench.tell(changes_read(cursor="main", position=place(4, gtids=f"{UUID}:1-9"), rows=0))
     assert bench.cursor_of("d.u") == "main"
-    assert bench.reader.cursors["main"].position == place(4)
+    assert bench.reader.stream.cursors["main"].position == place(4)
 
 
 def test_main_goes_on_after_what_catch_up_has_read_when_both_have_the_same_gtids() -> None:
@@ -185,7 +185,7 @@ def test_main_is_not_held_for_a_catch_up_that_goes_on_at_another_server() -> Non
     bench.include("d.t", low=low(4, f"{UUID}:1-5"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5:7-9"))
     bench.tell(changes_read(cursor="main", position=place(80, gtids=f"{UUID}:1-6"), rows=0))
-    assert not bench.reader.cursors["main"].asked
+    assert not bench.reader.stream.cursors["main"].asked
     elsewhere = place(300, gtids=f"{UUID}:1-9", server="other")
     effects = bench.tell(changes_read(cursor="catch-up", position=elsewhere, rows=0))
     assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
@@ -212,7 +212,7 @@ def test_a_table_whose_low_is_of_a_server_that_cannot_be_compared_restarts() -> 
     bench.include("d.u", low=low(4, server="other"))
     effects = bench.read(150)
     assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
-    assert "d.u" not in bench.reader.tables
+    assert "d.u" not in bench.reader.stream.tables
 
 
 def test_a_table_whose_high_is_of_another_server_restarts() -> None:
@@ -236,7 +236,7 @@ def test_answers_about_an_excluded_table_or_another_generation_are_nobodys() -> 
     bench.include()
     bench.get(ExcludeTable(table_id="d.t", generation=1))
     assert sent(bench.read(150, rows=2), Records) == []
-    assert bench.reader.seq == 2
+    assert bench.reader.stream.seq == 2
     bench.get(IncludeTable(table_id="d.t", generation=2, schema=SCHEMA, low=low(150), high=high(160)))
     assert sent(bench.read(170, rows=2), Records) == []
 
@@ -246,7 +246,7 @@ def test_a_change_of_columns_holds_for_the_next_read() -> None:
     bench.include()
     bench.read(110, rows=3)
     bench.read(120, rows=2, schemas=(SchemaChange(table_id="d.t", generation=1, seq=2, new=WIDER),))
-    table = bench.reader.tables["d.t"]
+    table = bench.reader.stream.tables["d.t"]
     assert bench.reader.snapshot().schemas == (WIDER,)
     assert bench.reader.snapshot().schemas == ()
     assert table.schema == WIDER
@@ -257,7 +257,7 @@ def test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore() -> Non
     order = asked(bench.include(looked_at=low(500)))["main"]
     assert order.routes["d.t"].looked_at == low(500)
     (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
-    assert ReaderBench(state=save.state).reader.tables["d.t"].looked_at == low(500)
+    assert ReaderBench(state=save.state).reader.stream.tables["d.t"].looked_at == low(500)
     changed = SchemaChange(table_id="d.t", generation=1, seq=0, new=WIDER)
     order = asked(bench.read(120, rows=1, schemas=(changed,)))["main"]
     assert (order.routes["d.t"].looked_at, order.routes["d.t"].schema) == (None, WIDER)
@@ -265,7 +265,7 @@ def test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore() -> Non
     bench.include(looked_at=low(500))
     order = asked(bench.read(120, rows=1, schemas=(replace(changed, new=SCHEMA),)))["main"]
     assert order.routes["d.t"].looked_at is None
-    assert bench.reader.tables["d.t"].schema == SCHEMA
+    assert bench.reader.stream.tables["d.t"].schema == SCHEMA
 
 
 def test_chunks_travel_with_the_route_until_the_table_is_live() -> None:
@@ -303,15 +303,15 @@ def test_a_table_that_is_paused_leaves_between_two_transactions_also_after_a_res
     bench.include()
     bench.include("d.u", at=400, until=500)
     bench.read(250)
-    assert bench.reader.tables["d.t"].live
+    assert bench.reader.stream.tables["d.t"].live
     assert sent(bench.get(PauseTable(table_id="d.t", generation=1)), TablePaused) == []  # main is being read
     bench = ReaderBench(state=bench.reader.snapshot())
-    bench.reader.cursors["main"].asked = True
+    bench.reader.stream.cursors["main"].asked = True
     inside = bench.tell(changes_read(cursor="main", position=place(300, rows=3), rows=3, rows_inside=3))
     assert sent(inside, TablePaused) == []
     (left,) = sent(bench.read(400), TablePaused)
     assert (left.low, left.high) == (Low.at(place(400)), High.at(place(400)))
-    assert set(bench.reader.tables) == {"d.u"}
+    assert set(bench.reader.stream.tables) == {"d.u"}
 
 
 def test_a_table_that_is_paused_before_it_is_live_keeps_the_low_and_high_that_it_has_not_passed() -> None:

@@ -32,7 +32,7 @@ from cutline.services.reader.events import (
     ChunkRowsRead,
     CloseCursor,
 )
-from cutline.services.reader.machine import LONGEST_SECONDS, STILL_SECONDS
+from cutline.services.reader.stream import LONGEST_SECONDS, STILL_SECONDS
 from cutline.services.sources.contract import SchemaChange, TableChanges
 from tests.simulation.checks.freeze import freeze
 from tests.support.causes import because
@@ -129,7 +129,7 @@ def test_a_stream_that_begins_anew_has_no_place_but_its_new_tables_and_counts_on
     bench.read(2 * FAR, rows=3, table="d.t")
     bench.include("d.u", at=FAR)
     bench.read(3 * FAR, rows=2, table="d.t")
-    assert "catch-up" in bench.reader.cursors
+    assert "catch-up" in bench.reader.stream.cursors
     again = ReaderBench(state=bench.reader.snapshot())
     again.reader.begin_anew()
     assert asked(again.tell(Began())) == {}
@@ -182,7 +182,7 @@ def test_rows_inside_are_those_of_one_transaction() -> None:
     again.tell(Began())
     for each in (bench, again):
         each.tell(changes_read(cursor="main", position=place(450, rows=11), rows=5, rows_inside=5))
-        assert each.reader.cursors["main"].rows_inside == 11
+        assert each.reader.stream.cursors["main"].rows_inside == 11
         assert each.reader.ready()
 
 
@@ -249,7 +249,7 @@ def test_a_restored_stream_goes_on_where_it_was_cut() -> None:
     assert again.reader.snapshot().values == bench.reader.snapshot().values
     orders = asked(again.tell(Began()))
     assert orders["catch-up"].after == place(150)
-    assert again.reader.seq == 3
+    assert again.reader.stream.seq == 3
 
 
 def test_a_reader_without_the_stream_has_no_state() -> None:
@@ -334,11 +334,11 @@ def test_a_table_that_left_the_stream_is_told_once_and_one_that_came_back_as_it_
     assert cut(1) == (live,)
     bench.get(PauseTable(table_id="d.t", generation=1))
     bench.read(500)
-    assert bench.reader.tables == {}
+    assert bench.reader.stream.tables == {}
     assert cut(2) == (StreamedTable(table_id="d.t", generation=0, schema="", live=False),)
     assert cut(3) == ()
     bench.include(at=500, until=500)
-    assert cut(4) == (replace(live, live=bench.reader.tables["d.t"].live),)
+    assert cut(4) == (replace(live, live=bench.reader.stream.tables["d.t"].live),)
 
 
 def test_a_table_whose_splits_come_in_several_messages_joins_with_the_last() -> None:
@@ -370,7 +370,7 @@ def test_tables_that_wait_for_their_highs_are_not_looked_at_whenever_one_joins(m
         bench.read(100)  # so that each joins at once
     bench.read(1500)
     bench.read(2000)
-    assert all(table.live for table in bench.reader.tables.values())
+    assert all(table.live for table in bench.reader.stream.tables.values())
     assert len(looked) <= 5000
 
 

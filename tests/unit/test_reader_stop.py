@@ -14,7 +14,7 @@ from cutline.common.mesh.messages import (
     TableReport,
 )
 from cutline.common.positions import High, Low, Stop
-from cutline.services.reader.machine import STILL_SECONDS
+from cutline.services.reader.stream import STILL_SECONDS
 from tests.support.reader_bench import FAR, UUID, ReaderBench, asked, invariants_hold, place, sent
 from tests.support.reads import changes_read
 

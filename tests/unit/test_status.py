@@ -68,7 +68,9 @@ SPARK = SparkWriterStatus(
     published_at=999.0,
     source_time=998.0,
     quarantined={
-        "a.c": Held(cause=because("others committed"), generation=2, seen="5", choices=("overwrite",))
+        "a.c": Held(
+            cause=because("others committed"), generation=2, seen="5", choices=("overwrite",), chosen="overwrite"
+        )
     },
     commands={3: None, 4: "it is a view"},
     applied_by_spark={"a.b": "too many files"},

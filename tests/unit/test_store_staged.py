@@ -20,9 +20,9 @@ from cutline.common.store.records import PartRef
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, file_name
 from tests.support import records
-from tests.support.shop_store import files, part, shop
+from tests.support.shop_store import files, part, shop, url
 
-__all__ = ["files", "shop"]  # the fixtures
+__all__ = ["files", "shop", "url"]  # the fixtures
 
 
 # Parts and staged files

@@ -102,15 +102,15 @@ def test_a_glob_with_several_dots_is_refused_with_each_spelling() -> None:
     source, sink = {"host": "h", "user": "u", "password_env": "P"}, {"type": "iceberg", "warehouse": "w"}
     config = {"name": "p", "source": source, "sink": sink}
     for tables in (["my.db.*"], ["*.*", "!my.db.*"]):
-        with pytest.raises(ValueError, match=re.escape("my.`db.*`' or '")):
-            PipelineConfig.model_validate({**config, "tables": tables})
-    with pytest.raises(ValueError, match=re.escape("my.`db.*`' or '`my.db`.*'")):
-        PipelineConfig.model_validate({**config, "tables": ["*.*"], "table_options": [{"tables": "my.db.*"}]})
+        with pytest.raises(ConfigError, match=re.escape("my.`db.*`' or '")):
+            PipelineConfig.from_definition({**config, "tables": tables})
+    with pytest.raises(ConfigError, match=re.escape("my.`db.*`' or '`my.db`.*'")):
+        PipelineConfig.from_definition({**config, "tables": ["*.*"], "table_options": [{"tables": "my.db.*"}]})
 
 
 def test_tables_that_hive_or_glue_may_take_for_one_are_faults_before_the_start() -> None:
     found = list(folded(["my.`db.t`", "My.t", "`my.db`.T", "my.t", "shop.t"]))
-    assert [fault.split(" where ")[1].split(" are ")[0] for fault in found] == [
+    assert [fault.sentence.split(" where ")[1].split(" are ")[0] for fault in found] == [
         "my.`db.t` and `my.db`.T",
         "My.t and my.t",
     ]

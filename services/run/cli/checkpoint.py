@@ -1,4 +1,4 @@
-"""`cutline checkpoint`, `cutline savepoint` and `cutline cut`."""
+"""`cutline checkpoint`, `cutline savepoint` and `cutline cuts`."""
 
 from __future__ import annotations
 

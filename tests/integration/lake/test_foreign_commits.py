@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError
+from cutline.common.status.pipeline_status import Held
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
@@ -346,11 +347,16 @@ def test_the_service_reports_what_awaits_a_choice_and_takes_it(bench: Seen) -> N
     lead = Heard()
     applier = bench.driver(lead)
 
-    def held() -> dict[str, Any]:
-        found = lead.status["quarantined"].get(THEIRS, {}) if lead.status else {}
-        return dict(found)
+    def held() -> Held | None:
+        return lead.status.quarantined.get(THEIRS)
 
-    def ask(choice: str, seen: str) -> None:
+    def seen() -> str | None:
+        return None if (now := held()) is None else now.seen
+
+    def chosen() -> str | None:
+        return None if (now := held()) is None else now.chosen
+
+    def ask(choice: str, seen: str | None) -> None:
         body = json.dumps({"kind": "lake", "table": THEIRS, "choice": choice, "seen": seen}).encode()
         lead.requests.append(body)
         until(lambda: body in lead.handled, "an end of the request")
@@ -358,11 +364,11 @@ def test_the_service_reports_what_awaits_a_choice_and_takes_it(bench: Seen) -> N
     thread = threading.Thread(target=applier.run)
     thread.start()
     try:
-        until(lambda: held().get("choices") == ("accept", "overwrite"), "the choices")
+        until(lambda: (now := held()) is not None and now.choices == ("accept", "overwrite"), "the choices")
         ask("accept", "0/0")
-        assert held()["chosen"] is None
-        ask("accept", held()["seen"])
-        until(lambda: held().get("chosen") == "accept", "the choice")
+        assert (seen() is not None, chosen()) == (True, None)
+        ask("accept", seen())
+        until(lambda: chosen() == "accept", "the choice")
         without(bench, 3)
         last = change(bench, 0)
         until(lambda: newest(bench).n == last and not held(), "the publication")

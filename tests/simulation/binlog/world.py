@@ -35,7 +35,8 @@ from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import OP, SEQ
 from cutline.common.store.records import PartRef
 from cutline.services.reader.events import ChangesRead, CloseCursor, ReadChanges
-from cutline.services.reader.machine import LONGEST_SECONDS, STILL_SECONDS, Reader
+from cutline.services.reader.machine import Reader
+from cutline.services.reader.stream import LONGEST_SECONDS, STILL_SECONDS
 from cutline.services.reader.tables import MAIN
 from cutline.services.sources.contract import Changes, GenerationEnded, TableChanges
 from cutline.services.sources.mysql.binlog import cursor as cursor_module
@@ -115,7 +116,7 @@ class StreamWorld:
                 return
             if step < calm_at:
                 self.something()
-            elif missing := [t for t in self.log.tables if t not in self.machine.tables]:
+            elif missing := [t for t in self.log.tables if t not in self.machine.stream.tables]:
                 self.include(missing[0], now=True)
             if self.orders:
                 self.read(rng.choice(sorted(self.orders)))
@@ -123,7 +124,7 @@ class StreamWorld:
                 self.clock.now += 0.1
             if self.halted:
                 return
-        raise Wrong(f"no end in sight: {self.machine.cursors}, and the log ends at {self.log.end()}")
+        raise Wrong(f"no end in sight: {self.machine.stream.cursors}, and the log ends at {self.log.end()}")
 
     def something(self) -> None:
         """Something that happens between two reads."""
@@ -138,8 +139,8 @@ class StreamWorld:
         match what:
             case 0:
                 self.include(rng.choice(self.log.tables))
-            case 1 if self.machine.tables:
-                table = self.machine.tables[rng.choice(sorted(self.machine.tables))]
+            case 1 if self.machine.stream.tables:
+                table = self.machine.stream.tables[rng.choice(sorted(self.machine.stream.tables))]
                 self.count["stream: table left"] += 1
                 self.count["stream: table left inside a transaction"] += self.inside()
                 self.tell(f"{table.table_id} leaves")
@@ -152,17 +153,17 @@ class StreamWorld:
                 self.count["stream: cursor began anew"] += 1
 
     def inside(self) -> bool:
-        return any(cursor.position.inside for cursor in self.machine.cursors.values())
+        return any(cursor.position.inside for cursor in self.machine.stream.cursors.values())
 
     def arrived(self) -> bool:
         """Whether every table is live at the end of the log."""
-        main = self.machine.cursors.get(MAIN)
+        main = self.machine.stream.cursors.get(MAIN)
         return (
             self.log.all_there()
             and not self.waits
             and main is not None
-            and len(self.machine.tables) == len(self.log.tables)
-            and all(table.live for table in self.machine.tables.values())
+            and len(self.machine.stream.tables) == len(self.log.tables)
+            and all(table.live for table in self.machine.stream.tables.values())
             and FilePosition(main.position.file, main.position.offset) >= self.log.end()
         )
 
@@ -355,7 +356,7 @@ class StreamWorld:
 
     def send_marker(self) -> None:
         self.marker += 1
-        main = self.machine.cursors.get(MAIN)
+        main = self.machine.stream.cursors.get(MAIN)
         self.waits, self.waiting = True, None
         if main is not None and not main.asked:
             self.waiting = self.log.place(main.position, given=False)
@@ -366,8 +367,9 @@ class StreamWorld:
     def saved(self) -> None:
         """The marker is taken: compare the rows sent with the cursors' positions."""
         self.waits = False
-        silent = self.machine._still >= STILL_SECONDS or self.machine._waited >= LONGEST_SECONDS
-        at = {name: self.log.place(cursor.position, given=False) for name, cursor in self.machine.cursors.items()}
+        silent = self.machine.stream._still >= STILL_SECONDS or self.machine.stream._waited >= LONGEST_SECONDS
+        cursors = self.machine.stream.cursors
+        at = {name: self.log.place(cursor.position, given=False) for name, cursor in cursors.items()}
         for name, place in at.items():
             if place.txn is not None:
                 whole = [row for _, outs in place.txn.rows[: place.events] for row in outs]
@@ -384,16 +386,14 @@ class StreamWorld:
             self.count["stream: marker taken where its transaction ended"] += bool(begun and now.taken & begun)
         self.waiting = None
         nothing = ModelPlace(0)
-        for table in self.machine.tables.values():
+        for table in self.machine.stream.tables.values():
             if table.cursor is None:
                 continue
             key = table.table_id, table.generation
             wanted = self.log.changes(nothing, at[table.cursor], {table.table_id: self.lows[key]})
             if self.sent[key] != [out for _, out in wanted]:
-                raise Wrong(
-                    f"of {key} {self.sent[key]} was sent up to {self.machine.cursors[table.cursor].position}, and the"
-                    f" log has {wanted}"
-                )
+                upto = self.machine.stream.cursors[table.cursor].position
+                raise Wrong(f"of {key} {self.sent[key]} was sent up to {upto}, and the log has {wanted}")
             self.count["stream: table compared at a marker"] += 1
 
 

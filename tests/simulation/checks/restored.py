@@ -19,22 +19,24 @@ def state_of(machine: Any) -> Any:
     """The state that a restore must bring back, read from the live machine without its own `snapshot`; None if it has
     none."""
     if isinstance(machine, Reader) and machine.stream:
+        stream = machine.stream
         return (
-            machine.seq,
-            machine.hold_main,
-            machine.stopped,
-            (machine.stop, machine.stop_place, machine.at_stop, machine.ended, machine.begin),
-            {n: (c.position, c.source_time, c.rows_inside) for n, c in machine.cursors.items()},
+            stream.seq,
+            stream.hold_main,
+            stream.stopped,
+            (stream.stop, stream.stop_place, stream.at_stop, stream.ended, stream.begin),
+            {n: (c.position, c.source_time, c.rows_inside) for n, c in stream.cursors.items()},
             {
                 t.table_id: (
                     t.generation, t.schema.hash, t.low, t.high, t.splits, t.cursor, t.live, t.looked_at, t.pausing,
                 )
-                for t in machine.tables.values()
+                for t in stream.tables.values()
             },
         )  # fmt: skip
     if isinstance(machine, Enumerator):
-        out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in machine.out.values()]
-        kept = {name for name, table in machine.tables.items() if table.phase == "paused" or name in machine.holds}
+        splits = machine.splits
+        out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in splits.out.values()]
+        kept = {name for name, table in machine.tables.items() if table.phase == "paused" or name in splits.holds}
         return (
             machine.limits,
             {
@@ -47,11 +49,11 @@ def state_of(machine: Any) -> Any:
             },
             [
                 (s.split_id, s.attempt, s.split_start, s.split_end)
-                for s in (*out, *machine.todo)
+                for s in (*out, *splits.todo)
                 if s.table_id not in kept
             ],
-            sorted((s.split_id, s.attempt) for s in (*out, *machine.todo, *machine.shelved) if s.table_id in kept),
-            dict(machine.accepted),
+            sorted((s.split_id, s.attempt) for s in (*out, *splits.todo, *splits.shelved) if s.table_id in kept),
+            dict(splits.accepted),
             (machine.commands_done, dict(machine.refused), dict(machine.gone), machine.floor),
             machine.stream_stopped,
             (machine.stop, machine.stop_place, machine.at_stop),

@@ -289,7 +289,7 @@ class LivesWorld:
         assert self.actors.current is not None
         process = self.actors.current.process
         about = getattr(call, "__self__", None) or (arguments[0] if arguments else None)
-        if not (isinstance(about, Commanding) or call.__qualname__ in OF_A_LEADER):
+        if not (isinstance(about, Commanding) or getattr(call, "__qualname__", "") in OF_A_LEADER):
             return await self.actors.in_thread(call, *arguments)
         key = getattr(about, "store", about)._folder.life.key
         if not process.dead and key not in self.hosts[process].leads:

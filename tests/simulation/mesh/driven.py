@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -23,9 +23,12 @@ from cutline.common.mesh.host import Host, gave_up
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send
 from cutline.common.mesh.ports import Inbox, Pools, Ports
 from cutline.common.mesh.silence import Silence
+from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.store.lives import Key, Lives
 from cutline.common.store.records import EpochEntry
-from cutline.common.store.store import PipelineStore, Store
+from cutline.common.store.store import PipelineStore
+from cutline.services.enumerator import commanding, pipelines
+from cutline.services.enumerator.driver import EnumeratorDriver
 from cutline.services.reader import driver as reader_driver
 from cutline.services.reader.driver import ReaderDriver
 from cutline.services.writer.driver import WriterDriver
@@ -34,16 +37,19 @@ from tests.simulation.checks.restored import restore_is_exact
 from tests.simulation.loops import ProcessLoop
 from tests.simulation.mesh.asked import AskedSource, Pause
 from tests.simulation.mesh.files import OpenFiles
+from tests.simulation.mesh.leads import LeaderLease, LeaderNotes, LeaderStreams, ToldStore, adopted, serve
 from tests.simulation.mesh.probe import Probe
 from tests.simulation.mesh.service import Channel, SimulatedService
+from tests.simulation.mesh.shape import Shape
 from tests.simulation.mesh.sometimes import note_states
 from tests.support.records import LIFE
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
 
-FAILS = 0.0005
-"""The chance that a blocking call fails, before it had its effect or after it."""
+FAILS = {"enumerator": 0.005, "reader": 0.0005, "writer": 0.0005}
+"""The chances that a blocking call fails before it had its effect, that its answer is lost, and that it takes long. A
+leader makes it again, and a member gives its epoch up."""
 LISTEN_SECONDS = 0.4
 INSIDE_ROWS = 25
 
@@ -54,29 +60,38 @@ class Driven:
     def __init__(self, world: World, service: SimulatedService) -> None:
         self.world, self.service = world, service
         self.loop = ProcessLoop(world, lambda: service.paused_until)
-        self.links: SimulatedLinks | None = None  # of its epoch
+        self._links: dict[int, SimulatedLinks] = {}  # by epoch: a call that nobody awaits any more may make late ones
+        self._tokens = 0
         clock: Any = SimpleNamespace(time=lambda: world.now, monotonic=lambda: world.now)
         many = SimulatedPool(self, 8)
         pools = Pools(own=partial(SimulatedPool, self), store=many, sweep=many, remove=many, encode=many)
+        leads = service.role == "enumerator"
+        notes: Any = LeaderNotes(self) if leads else SimulatedNotes(self)
         self.ports = Ports(
-            clock=clock, token=lambda size: service.incarnation.partition("-")[2], pools=pools,
-            notes=cast(Any, SimulatedNotes(self)), links=self._linked, streams=cast(Any, None), lease=cast(Any, None),
+            clock=clock, token=self._token, pools=pools, notes=notes, links=self._linked,
+            streams=LeaderStreams(self), lease=partial(LeaderLease, self),
         )  # fmt: skip
-        self.host = Host(service.role, self._store(), self.ports)
+        store = ToldStore(world, service, Lives(cast(Any, world.store.memory)))
+        self.host = Host(service.role, store, self.ports)
         self.host.present = asyncio.Event().wait  # type: ignore[assignment,method-assign]  # the world sees it
-        self.main = self.loop.create_task(self.host.serve(self._join))
+        PROCESSES[self.host] = self
+        self.main = self.loop.create_task(serve(self) if leads else self.host.serve(self._join))
         self.main.add_done_callback(self._over)
 
-    def _store(self) -> Store:
-        store, backend = Store.__new__(Store), cast(Any, self.world.store.memory)
-        store.url, store._backend, store._lives = "memory://", backend, Lives(backend)
-        return store
+    def _token(self, size: int) -> str:
+        """The first one names the host, as the world does; a leader draws another for each run."""
+        self._tokens += 1
+        name = self.service.incarnation.partition("-")[2]
+        return name if self._tokens == 1 else f"run-{name}-{self._tokens}"
 
     def _over(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self.loop.ended:
-            self.world.at(0.0, self._raise, error)
+            self.world.at(0.0, self.fails, error)
 
-    def _raise(self, error: BaseException) -> None:
+    def fails(self, error: Exception) -> None:
+        """The world fails by an error that the service would only report."""
+        if isinstance(error, Failure):
+            raise error
         raise Failure(f"{self.service.incarnation} ended with {error!r}") from error
 
     def end(self) -> None:
@@ -91,11 +106,20 @@ class Driven:
             world.mesh.crash(self.service, f"before {before}")
         return self.loop.ended
 
+    @property
+    def links(self) -> SimulatedLinks | None:
+        """Those of the epoch that it takes part in."""
+        return self._links.get(self.service.epoch) if self.service.token is not None else None
+
     # --- its part in an epoch ---
 
     def _linked(self, pipeline: Key, epoch: int, name: str, *, inbound: Any, outbound: Any, channels: int = 1) -> Any:
-        self.links = SimulatedLinks(self, epoch, name, inbound)
-        return self.links
+        links = self._links[epoch] = SimulatedLinks(self, epoch, name, inbound)
+        if name == ENUMERATOR:
+            self.world.mesh.tokens += 1
+            self.service.epoch, self.service.name = epoch, ""
+            self.service.token = (self.world.mesh.tokens, epoch)
+        return links
 
     async def _join(self, store: PipelineStore, entry: EpochEntry, index: int) -> None:
         world, service = self.world, self.service
@@ -110,13 +134,13 @@ class Driven:
             world.count[f"driven {service.role} gave up an epoch"] += 1
             raise
         except Exception as error:  # the host reports it as a bug, which it is
-            world.at(0.0, self._raise, error)
+            world.at(0.0, self.fails, error)
             raise
         finally:
             if service.token == token:
                 service.token = service.process = service.probe = None
                 service.limits = UNLIMITED
-            self.links = None
+            self._links.pop(entry.slot, None)
 
     async def _take_part(self, driver: WriterDriver | ReaderDriver, entry: EpochEntry, token: tuple[int, int]) -> None:
         world, service = self.world, self.service
@@ -154,32 +178,62 @@ class Driven:
         return made
 
 
+class Config:
+    """The settings of a definition, which has tables alone in this world: those of the world's shape."""
+
+    def __init__(self, shape: Shape, reads_again: bool, known: Mapping[str, Any]) -> None:
+        self._known = dict(known)
+        rows = shape.unsaved_rows
+        self.start = "snapshot-only" if shape.snapshot_only else "initial"
+        self.schema_changes = shape.schema_changes
+        self.checkpoint = SimpleNamespace(
+            max_unsaved_bytes=1 << 40 if rows is None else rows, interval_seconds=shape.interval
+        )
+        self.snapshot = SimpleNamespace(
+            chunk_rows=shape.chunk_rows, chunks="exact" if shape.exact else "", max_threads_running=None,
+            max_rows_per_second=None, max_bytes_per_second=None,
+        )  # fmt: skip
+        self.source = SimpleNamespace(server_id=None, lost_position="read-again" if reads_again else "halt")
+        self.values = SimpleNamespace(zero_dates=None)
+
+    def definition(self) -> dict[str, Any]:
+        """As it is in the store."""
+        return self._known
+
+
+PROCESSES: dict[Host, Driven] = {}
+"""Of the world that runs, by host."""
+
+
 @contextmanager
 def driven_here(world: World) -> Iterator[None]:
-    """Driven processes say nothing in the log, and are unwound at the end. A definition of this world has tables alone,
-    so readers get their settings of its shape; and rows go into messages as they are."""
+    """Driven processes say nothing in the log, and are unwound at the end. Definitions are the world's (`Config`), and
+    rows go into messages as they are."""
     logger = logging.getLogger("cutline")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
-    rows = world.shape.unsaved_rows
-    config = SimpleNamespace(
-        checkpoint=SimpleNamespace(
-            max_unsaved_bytes=1 << 40 if rows is None else rows, interval_seconds=world.shape.interval
-        ),
-        snapshot=SimpleNamespace(max_threads_running=None),
-        values=SimpleNamespace(zero_dates=None),
-        source=SimpleNamespace(server_id=None),
-    )
-    new = {"PipelineConfig": SimpleNamespace(from_definition=lambda _: config), "to_ipc": lambda rows: rows}
-    before = {name: vars(reader_driver)[name] for name in new}
-    vars(reader_driver).update(new)
+    config = SimpleNamespace(from_definition=partial(Config, world.shape, world.operators.reads_again))
+
+    def led(host: Host, *known: Any) -> EnumeratorDriver:
+        return adopted(PROCESSES[host], EnumeratorDriver(host, *known))
+
+    new: list[tuple[Any, dict[str, Any]]] = [
+        (reader_driver, {"PipelineConfig": config, "to_ipc": lambda rows: rows}),
+        (pipelines, {"PipelineConfig": config, "EnumeratorDriver": led, "SWEEP_SECONDS": 1e9}),
+        (commanding, {"PipelineConfig": config}),
+    ]
+    before = [(module, {name: vars(module)[name] for name in names}) for module, names in new]
+    for module, names in new:
+        vars(module).update(names)
     try:
         yield
     finally:
         for service in world.mesh.services:
             if service.driven is not None:
                 service.driven.loop.dispose()
-        vars(reader_driver).update(before)
+        for module, names in before:
+            vars(module).update(names)
+        PROCESSES.clear()
         logger.setLevel(level)
 
 
@@ -214,8 +268,9 @@ class SimulatedPool:
     def __init__(self, process: Driven, name: str | int, most: int | None = None) -> None:
         """`name` may be left out."""
         self._process, self._free = process, most if most is not None else int(name)
-        # A source's driver asks it again where it was; that an answer came, and nobody knows, is for it to find out.
-        self._fails = FAILS if process.service.role == "writer" or most is None else 0.0
+        # An answer of the source is not lost: a dump that broke says so, and its driver asks again where it was.
+        asks = process.service.role != "writer" and most is not None
+        self._fails = 0.0 if asks else FAILS[process.service.role]
         self._queue: deque[tuple[Callable[[], Any], asyncio.Future[Any] | None]] = deque()
 
     async def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -236,7 +291,10 @@ class SimulatedPool:
     def _next(self) -> None:
         if self._queue and self._free:
             self._free -= 1
-            self._process.world.at(self._process.world.lag(2), self._work, *self._queue.popleft())
+            world = self._process.world
+            late = world.goes_wrong("a call of a thread takes long", self._fails)
+            world.count["driven: a blocking call took long"] += late
+            world.at(world.rng.uniform(1.0, 12.0) if late else world.lag(2), self._work, *self._queue.popleft())
 
     def _work(self, work: Callable[[], Any], future: asyncio.Future[Any] | None) -> None:
         self._free += 1
@@ -320,7 +378,8 @@ class SimulatedLinks:
                 loop.tell(fact, taken=self._taken(channel, fact))
             if self._lost is not None:
                 raise Unavailable(self._lost)
-            if self._silence.read(world.now, heard=world.mesh.heard(self.process.service)):
+            leads = self.name == ENUMERATOR
+            if not leads and self._silence.read(world.now, heard=world.mesh.heard(self.process.service)):
                 world.count["member left a leader that is gone"] += 1
                 raise Unavailable("its leader is silent")
             try:
@@ -344,7 +403,10 @@ class SimulatedLinks:
         return {}
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """A leader's epoch is over."""
+        service = self.process.service
+        if self.name == ENUMERATOR and self.process.links is self:
+            service.token = service.probe = None
 
 
 class SimulatedNotes:

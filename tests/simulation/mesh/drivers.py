@@ -28,7 +28,6 @@ from cutline.services.enumerator.events import (
     PutDefinition,
     ReadJournal,
     ReleaseSavepoint,
-    TableDescribed,
     WriteEntry,
     WriteOutcome,
 )
@@ -193,10 +192,7 @@ class Drivers:
             case Send(receiver=receiver, message=message):
                 return world.network.send(service, receiver, message)
             case SavePart(checkpoint=checkpoint, state=state):
-                world.seen.schemas.update({schema.hash: schema for schema in state.schemas})
-                if service.leader is not None and service.probe is not None and checkpoint % 3 == 0:
-                    assert service.probe.last is not None
-                    enumerator_part_restores(world, service.probe.last[2], service.probe.machine, state)
+                self.note_part(service, effect)
                 parts = service.parts
                 assert parts is not None
 
@@ -236,6 +232,14 @@ class Drivers:
                 self.perform_leader(service, effect)
         return True
 
+    def note_part(self, service: SimulatedService, order: SavePart) -> None:
+        """A part is to be saved."""
+        world = self.world
+        world.seen.schemas.update({schema.hash: schema for schema in order.state.schemas})
+        if service.leader is not None and service.probe is not None and order.checkpoint % 3 == 0:
+            assert service.probe.last is not None
+            enumerator_part_restores(world, service.probe.last[2], service.probe.machine, order.state)
+
     def perform_leader(self, service: SimulatedService, effect: Effect) -> None:
         world = self.world
         match effect:
@@ -264,24 +268,8 @@ class Drivers:
                 world.hanging.deleting = True
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter() | FindOutcome():
                 world.operators.carry_out(service, effect)
-            case FindPlace(table_id=table, generation=generation, low=low):
-                self.ask_source(service, lambda: world.questions.find_place(table, generation, low))
-            case FindTables(begins=begins, known=known):
-                starts = begins and world.shape.start and not effect.anew
-                start = world.source.places.start(world.shape.start) if starts else (None, None)
-                if start[0] is not None and service.leader is not None:
-                    world.questions.began[service.leader.epoch] = start[0][0]
-                self.ask_source(service, lambda: world.questions.find_tables(service, begins, known, *start))
-            case FindStop(stop=stop):
-                self.ask_source(service, lambda: world.questions.find_stop(service, stop))
-            case DescribeTable(table_id=table, generation=generation):
-                self.ask_source(
-                    service, lambda: TableDescribed(generation=generation, table=world.questions.table_described(table))
-                )
-            case FindRange():
-                self.ask_source(service, lambda: world.questions.find_range(effect))
-            case FindBound():
-                self.ask_source(service, lambda: world.questions.find_bound(effect))
+            case FindPlace() | FindTables() | FindStop() | DescribeTable() | FindRange() | FindBound():
+                self.ask_source(service, world.questions.asked(service, effect))
             case _:
                 raise Failure(f"nobody can carry out {effect}")
 

@@ -69,23 +69,7 @@ class Leading:
             return
         written = world.store.put_entry(service.store, entry)
         if written:
-            self.entered_at = world.now
-            world.operators.entry_is_of_no_cancelled_command(entry)
-        if written and isinstance(entry, EpochEntry):
-            world.tell_story(
-                f"journal {slot}: epoch of {service.incarnation}, base {entry.base}, version {entry.definition}"
-            )
-            if entry.base is not None and (base := world.store.journal[entry.base].epoch) in world.questions.began:
-                world.questions.began[slot] = world.questions.began[base]
-            holder, until = world.mesh.lease
-            world.operators.epoch_is_wanted(entry, held=holder is service and until > world.now)
-            world.count["epoch written"] += 1
-        elif written and isinstance(entry, CheckpointEntry):
-            world.tell_story(f"journal {slot}: checkpoint of epoch {entry.epoch}, position {entry.position}")
-            world.count["checkpoint written"] += 1
-            world.operators.checkpoint_is_wanted(entry, leader)
-            cut_is_consistent(world, entry)
-            entry_is_sound(world, entry)
+            self.landed(service, leader, entry)
         answer: Event = EntryWritten(slot=slot, nonce=entry.nonce)
         if not written or world.goes_wrong("lost answer of the store", 0.06):  # written again, refused, looked at
             world.count["lost answer of the store"] += written
@@ -95,8 +79,42 @@ class Leading:
             answer = EntryRefused(slot=slot, nonce=nonce)
         world.at(world.lag(2), self.answer, service, leader, answer)
 
+    def landed(self, service: SimulatedService, leader: Leader | None, entry: Entry) -> None:
+        """An entry is in the journal."""
+        world, slot = self.world, entry.slot
+        self.entered_at = world.now
+        world.operators.entry_is_of_no_cancelled_command(entry)
+        if isinstance(entry, EpochEntry):
+            world.tell_story(
+                f"journal {slot}: epoch of {service.incarnation}, base {entry.base}, version {entry.definition}"
+            )
+            if entry.base is not None and (base := world.store.journal[entry.base].epoch) in world.questions.began:
+                world.questions.began[slot] = world.questions.began[base]
+            holder, until = world.mesh.lease
+            world.operators.epoch_is_wanted(entry, held=holder is service and until > world.now)
+            world.count["epoch written"] += 1
+        elif isinstance(entry, CheckpointEntry):
+            world.tell_story(f"journal {slot}: checkpoint of epoch {entry.epoch}, position {entry.position}")
+            world.count["checkpoint written"] += 1
+            world.operators.checkpoint_is_wanted(entry, leader)
+            cut_is_consistent(world, entry)
+            entry_is_sound(world, entry)
+
+    def note_opened(self, order: OpenEpoch) -> None:
+        """An epoch is being opened."""
+        world = self.world
+        announced_epoch_is_the_journals(world, order)
+        if order.base is None:
+            return
+        base = world.store.journal[order.base]
+        world.count["restore"] += 1
+        epoch = world.store.journal[base.epoch]
+        assert isinstance(epoch, EpochEntry)
+        before = Topology.joined_by(epoch.members.by_role)
+        world.count["restore with other numbers of members"] += before != order.plan.topology
+
     def open_epoch(self, service: SimulatedService, order: OpenEpoch) -> Event:
-        announced_epoch_is_the_journals(self.world, order)
+        self.note_opened(order)
         for sender, receiver in order.plan.topology.channels():
             if sender == ENUMERATOR and receiver in order.plan.topology.unmarked:
                 continue  # it carries empty messages only: `listen`
@@ -107,11 +125,6 @@ class Leading:
             assert isinstance(base, CheckpointEntry)
             part = self.world.mesh.part(service, order.base, "enumerator")
             enumerator = Enumerator.restored(order.plan, part, base.tables)
-            self.world.count["restore"] += 1
-            epoch = self.world.store.journal[base.epoch]
-            assert isinstance(epoch, EpochEntry)
-            before = Topology.joined_by(epoch.members.by_role)
-            self.world.count["restore with other numbers of members"] += before != order.plan.topology
         self.world.mesh.announced = order.epoch
         for channel in self.world.network.channels.values():
             if channel.name[0] < order.epoch and not channel.gone:

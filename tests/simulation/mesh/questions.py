@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
-from cutline.common.mesh.machine import Event
+from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low, Stop
 from cutline.services.enumerator.events import (
     BoundFound,
+    DescribeTable,
     EpochFailed,
     FindBound,
+    FindPlace,
     FindRange,
+    FindStop,
+    FindTables,
     PlaceFound,
     RangeFound,
     SplittingOutdated,
     StopFound,
+    TableDescribed,
     TableFound,
     TableLockedOut,
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
+from tests.simulation.checks.failure import Failure
 from tests.simulation.mesh.service import SimulatedService
 from tests.simulation.source.transactions import KINDS
 from tests.support.causes import because
@@ -43,6 +50,28 @@ class Questions:
         self.late: set[str] = set()  # tables that appeared after the pipeline had begun
         self.began: dict[int, Low] = {}  # by epoch: where its stream without a snapshot began
         self.stop: Stop | None = None
+
+    def asked(self, service: SimulatedService, question: Effect) -> Callable[[], Event | None]:
+        """What answers a question of a leader, once the source does."""
+        world = self.world
+        match question:
+            case FindPlace(table_id=table, generation=generation, low=low):
+                return lambda: self.find_place(table, generation, low)
+            case FindTables(begins=begins, known=known):
+                starts = begins and world.shape.start and not question.anew
+                start = world.source.places.start(world.shape.start) if starts else (None, None)
+                if start[0] is not None and service.leader is not None:
+                    self.began[service.leader.epoch] = start[0][0]
+                return lambda: self.find_tables(service, begins, known, *start)
+            case FindStop(stop=stop):
+                return lambda: self.find_stop(service, stop)
+            case DescribeTable(table_id=table, generation=generation):
+                return lambda: TableDescribed(generation=generation, table=self.table_described(table))
+            case FindRange():
+                return lambda: self.find_range(question)
+            case FindBound():
+                return lambda: self.find_bound(question)
+        raise Failure(f"nobody can answer {question}")
 
     def table_found(self, table: str) -> TableFound:
         source, rng = self.world.source, self.world.rng

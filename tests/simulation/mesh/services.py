@@ -144,6 +144,32 @@ class Services:
         world.at(0.4, self.observe, service)
         if service.paused_until > world.now:
             return
+        held = self.takes_lease(service)
+        members = []
+        for other in self.present():
+            epoch, cause, halts, loss = other.failed
+            members.append(
+                MemberSeen(
+                    incarnation=other.incarnation,
+                    role=other.role,
+                    leaving=other.leaving,
+                    failed_epoch=epoch,
+                    failed=cause,
+                    halts=halts,
+                    lost=loss,
+                )
+            )
+        assert service.leader is not None
+        if held and service.token is not None and service.leader.state == "leading":
+            self.announced = service.epoch
+        world.drivers.tell(service, "any", Observed(held=held, members=tuple(members)))
+        if held:
+            world.operators.look(service)
+            nobody_waits_without_saying_so(world, service.leader)
+
+    def takes_lease(self, service: SimulatedService) -> bool:
+        """Whether the service has the lease, which it takes if it is free, and renews if it is its own."""
+        world = self.world
         holder, until = self.lease
         held = holder is service and until > world.now
         if holder is None or until <= world.now or held:
@@ -152,28 +178,12 @@ class Services:
                 world.tell_story(f"{service.incarnation} takes the lease")
             self.lease = (service, world.now + LEASE_SECONDS)
             held = True
-        members = []
-        for other in self.services:
-            if other.role != "enumerator" and (other.alive or other.died_at + PRESENCE_SECONDS > world.now):
-                epoch, cause, halts, loss = other.failed
-                members.append(
-                    MemberSeen(
-                        incarnation=other.incarnation,
-                        role=other.role,
-                        leaving=other.leaving,
-                        failed_epoch=epoch,
-                        failed=cause,
-                        halts=halts,
-                        lost=loss,
-                    )
-                )
-        assert service.leader is not None
-        if held and service.token is not None and service.leader.state == "leading":
-            self.announced = service.epoch
-        world.drivers.tell(service, "any", Observed(held=held, members=tuple(members)))
-        if held:
-            world.operators.look(service)
-            nobody_waits_without_saying_so(world, service.leader)
+        return held
+
+    def present(self) -> list[SimulatedService]:
+        """The members that live, or died a moment ago."""
+        since = self.world.now - PRESENCE_SECONDS
+        return [s for s in self.services if s.role != "enumerator" and (s.alive or s.died_at > since)]
 
     def follow(self, service: SimulatedService) -> None:
         """A member looks which epoch is announced."""

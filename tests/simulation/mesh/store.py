@@ -62,12 +62,16 @@ class SimulatedStore:
     def put_entry(self, by: PipelineStore, entry: Entry) -> bool:
         if not by.put_entry(entry):
             return False
+        self.note(entry)
+        return True
+
+    def note(self, entry: Entry) -> None:
+        """An entry was put into the journal."""
         if entry.slot in self.journal:
             raise Failure(f"slot {entry.slot} of the journal was given twice")
         if self.open().entry(entry.slot) != entry:
             raise Failure(f"entry {entry.slot} reads {self.open().entry(entry.slot)} and was {entry}")
         self.journal[entry.slot] = entry
-        return True
 
     def publish(self, by: PipelineStore, record: Publication) -> bool:
         if not by.publish(record):

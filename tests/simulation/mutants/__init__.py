@@ -23,10 +23,13 @@ POSITIONS = "common/positions.py"
 LEADER = "services/enumerator/leader.py"
 CHECKPOINTING = "services/enumerator/checkpointing.py"
 ENUMERATOR = "services/enumerator/machine.py"
+SPLITS = "services/enumerator/splits.py"
+TABLE_COMMANDS = "services/enumerator/table_commands.py"
 TABLES = "services/enumerator/tables.py"
 CHECKPOINTS = "services/enumerator/checkpoints.py"
 SPLITTER = "services/enumerator/splitter.py"
 READER = "services/reader/machine.py"
+READER_STREAM = "services/reader/stream.py"
 UNSAVED = "services/reader/unsaved.py"
 READER_TABLES = "services/reader/tables.py"
 WATERMARK = "services/sources/mysql/watermark.py"
@@ -98,7 +101,7 @@ MUTANTS = (
     mutant(
         "the rest of a chunk that was cut is not read",
         ENUMERATOR,
-        "            self._queue(table.splitter.rest(split, report.cut_at), first=True)\n",
+        "            self.splits.queue(table.splitter.rest(split, report.cut_at), first=True)\n",
         "",
     ),
     mutant(
@@ -117,14 +120,14 @@ MUTANTS = (
     mutant(
         "splits that were out are not queued again by a restore",
         ENUMERATOR,
-        "            machine._queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)",
+        "            machine.splits.queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)",
         "            pass",
     ),
     mutant(
         "reports accepted after a cut are forgotten when its entry is written",
         ENUMERATOR,
-        "        self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}",
-        "        self.accepted = {}",
+        "        splits.accepted = {key: n for key, n in splits.accepted.items() if key not in at_cut.splits.accepted}",
+        "        splits.accepted = {}",
     ),
     mutant(
         "a table goes to the stream before its last chunk is reported",
@@ -185,9 +188,10 @@ MUTANTS = (
             ),
             (
                 READER,
-                "            case Ticked():\n                return self._ask() if self.unsaved.full else []",
+                "            case Ticked():  # a marker may wait since the last fact\n"
+                "                return self.stream.ask() if",
                 '            case Ticked():\n                apart, self._apart = getattr(self, "_apart", []), []\n'
-                "                return apart",
+                "                return apart if",
             ),
         ),
     ),
@@ -212,7 +216,7 @@ MUTANTS = (
     ),
     Mutant(
         "at its bound a reader leaves the transaction unread for whose end a marker waits",
-        ((READER, "waits = self._marker_waits or not self.unsaved.full", "waits = self.stopped"),),
+        ((READER_STREAM, "waits = self._marker_waits or not self._outlet.unsaved.full", "waits = self.stopped"),),
         tests="test_reader_*.py",
     ),
     mutant(
@@ -224,24 +228,24 @@ MUTANTS = (
     ),
     mutant(
         "a table joins main though main has passed its low",
-        READER,
+        READER_STREAM,
         "            if passed:\n",
         "            if False:\n",
     ),
     mutant(
         "a table is let in while main is being read",
-        READER,
+        READER_STREAM,
         "        if main.asked or main.position.inside:\n            return []\n        effects",
         "        if main.position.inside:\n            return []\n        effects",
     ),
     Mutant(
         "main is held for a catch-up that goes on at another server",
-        ((READER, "effects += self._give_up_catch_up() + self._meet()", "effects += self._meet()"),),
+        ((READER_STREAM, "effects += self._give_up_catch_up() + self._meet()", "effects += self._meet()"),),
         tests="test_reader_*.py",
     ),
     mutant(
         "a round starts from the first table's low, not the lowest",
-        READER,
+        READER_STREAM,
         "                low = low.fold(table.low)",
         "                pass",
         2000,
@@ -249,31 +253,31 @@ MUTANTS = (
     ),
     mutant(
         "cursors meet at unequal places",
-        READER,
+        READER_STREAM,
         "            met = catch_up.position.same_place(main.position)",
         "            met = True",
     ),
     mutant(
         "a cut inside a transaction is not marked so",
-        READER,
+        READER_STREAM,
         "            inside=any(c.position.inside for c in self.cursors.values()),",
         "            inside=False,",
     ),
     mutant(
         "each cursor counts its own changes",
-        READER,
+        READER_STREAM,
         "        self.seq += read.rows",
         "        self.seq += read.rows if event.cursor == MAIN else 0",
     ),
     mutant(
         "a table is live before main has reached its highest high",
-        READER,
+        READER_STREAM,
         "            if not table.high.reached_by(position):\n                return []",
         "            table.high.reached_by(position)",
     ),
     mutant(
         "the count of changes begins anew with an epoch",
-        READER,
+        READER_STREAM,
         'self.seq, self.hold_main, self.stopped = head["seq"],',
         "self.seq, self.hold_main, self.stopped = 0,",
     ),
@@ -355,35 +359,35 @@ MUTANTS = (
     mutant("a flushed position is a low at once", READS, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0", first=1000),
     mutant(
         "the stream is read past the stop",
-        READER,
+        READER_STREAM,
         "            stop = self._asked_stop = self._stop()",
         "            self._asked_stop = self._stop()",
         feature="stop",
     ),
     mutant(
         "the stream says that it is at the stop while main is not",
-        READER,
+        READER_STREAM,
         "main.asked or not self.at_stop:",
         "main.asked:",
         feature="stop",
     ),
     mutant(
         "a table whose snapshot ended after the stop is waited for there",
-        READER,
+        READER_STREAM,
         "if passed or (table.cursor == MAIN and not table.live):",
         "if passed:",
         feature="stop",
     ),
     mutant(
         "a stream that began after the stop shows its tables",
-        READER,
+        READER_STREAM,
         "            return self.begin is not None and beyond(self.begin, place)",
         "            return False",
         feature="stop",
     ),
     mutant(
         "a reader forgets with its epoch that it is at the stop",
-        READER,
+        READER_STREAM,
         'self.at_stop, self.ended = head["atStop"], head["ended"]',
         'self.at_stop, self.ended = False, head["ended"]',
         feature="stop",
@@ -397,9 +401,9 @@ MUTANTS = (
     ),
     mutant(
         "a pipeline ends at its stop with tables on their way",
-        ENUMERATOR,
-        "        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}",
-        "        return self.at_stop or LIVE not in phases",
+        TABLES,
+        "        return (at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}",
+        "        return at_stop or LIVE not in phases",
         feature="stop",
     ),
     mutant(
@@ -414,7 +418,7 @@ MUTANTS = (
         "the stream says that it is at the stop when it has no table yet",
         (
             (
-                READER,
+                READER_STREAM,
                 "main is None or main.asked or not self.at_stop:",
                 "(main is not None and (main.asked or not self.at_stop)):",
             ),
@@ -437,7 +441,7 @@ MUTANTS = (
     ),
     mutant(
         "what a first row event told of the columns is forgotten",
-        READER,
+        READER_STREAM,
         "dataclasses.replace(table, looked_at=None, schema=change.new)",
         "dataclasses.replace(table, schema=change.new)",
         feature="start",

@@ -3,7 +3,7 @@ rule; a world of bytes (stream, store, channels) must notice it."""
 
 from __future__ import annotations
 
-from tests.simulation.mutants import READER, STORE, Mutant
+from tests.simulation.mutants import READER_STREAM, STORE, Mutant
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 PROGRESS = "services/sources/mysql/binlog/progress.py"
@@ -110,14 +110,14 @@ BELOW = (
     ),
     stream(
         "rows of several transactions make the place inside of one large",
-        READER,
+        READER_STREAM,
         "self.rows_inside = (self.rows_inside if here.same_transaction(before) else 0) + rows if here.inside else 0",
-        "self.rows_inside = self.rows_inside + event.rows if here.inside else 0",
+        "self.rows_inside = self.rows_inside + rows if here.inside else 0",
         first=240,
     ),
     stream(
         "a marker is taken inside of any transaction",
-        READER,
+        READER_STREAM,
         "        return not cursor.position.inside or cursor.rows_inside >= self.inside_rows\n",
         "        return True\n",
     ),

@@ -3,7 +3,17 @@ or a file of unit tests must notice each."""
 
 from __future__ import annotations
 
-from tests.simulation.mutants import CHECKPOINTING, CHECKPOINTS, ENUMERATOR, LEADER, READER, Mutant, mutant
+from tests.simulation.mutants import (
+    CHECKPOINTING,
+    CHECKPOINTS,
+    ENUMERATOR,
+    LEADER,
+    READER_STREAM,
+    SPLITS,
+    TABLE_COMMANDS,
+    Mutant,
+    mutant,
+)
 
 AGENDA = "services/enumerator/agenda.py"
 RECEIVER = "common/mesh/receiver.py"
@@ -71,7 +81,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     mutant(
         "the part forgets the commands that it has",
-        ENUMERATOR,
+        TABLE_COMMANDS,
         '    return commands["done"], ',
         "    return 0, ",
     ),
@@ -84,7 +94,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a table leaves the stream inside a transaction, so that rows without a key come twice",
-        ((READER, "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
+        ((READER_STREAM, "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
           "cursor.asked:\n                continue\n            low,"),),
         tests="test_reader_*.py",
     ),
@@ -135,8 +145,8 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     mutant(
         "splits of a paused table are handed out",
-        ENUMERATOR,
-        "(self.tables[name].phase == PAUSED or self.holds.waits(name)):",
+        SPLITS,
+        "(self._tables.by_name[name].phase == PAUSED or self.holds.waits(name)):",
         "self.holds.waits(name):",
     ),
     mutant(

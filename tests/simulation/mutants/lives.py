@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import CHECKPOINTING, LEADER, READER, REMOVAL, RETENTION, Mutant, mutant
+from tests.simulation.mutants import CHECKPOINTING, LEADER, READER_STREAM, REMOVAL, RETENTION, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
 COMMANDING = "services/enumerator/commanding.py"
@@ -147,7 +147,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     mutant(
         "a marker waits for a source that hangs, for ever",
-        READER,
+        READER_STREAM,
         "given_up = self._still >= STILL_SECONDS or self._waited >= LONGEST_SECONDS",
         "given_up = False",
         first=80,
@@ -175,7 +175,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a stream that goes on after a silence tells nobody",
-        ((READER, "if resumes else []", "if False else []"),),
+        ((READER_STREAM, "if resumes else []", "if False else []"),),
         tests="test_reader_*.py",
     ),
     mutant(

@@ -7,10 +7,11 @@ from tests.simulation.mutants import (
     CHECKPOINTING,
     ENUMERATOR,
     LEADER,
-    READER,
+    READER_STREAM,
     READER_TABLES,
     REMOVAL,
     RETENTION,
+    SPLITS,
     STORE,
     Mutant,
 )
@@ -178,21 +179,21 @@ UNITS = (
     ),
     unit(
         "the other chunks of a locked table are handed out",
-        ENUMERATOR,
+        SPLITS,
         "        self.shelve(table.table_id)\n        self._tables.put(dataclasses.replace(table, cause=cause))",
         "        self._tables.put(dataclasses.replace(table, cause=cause))",
         "test_holds.py::test_a_locked_chunk_uses_up_no_attempt_and_one_chunk_alone_is_tried_until_the_lock_is_gone",
     ),
     unit(
         "questions about locked tables stay open, and use up the room for those about others",
-        ENUMERATOR,
-        "                    table.splitter.asked = False\n                    self._hold(",
-        "                    self._hold(",
+        SPLITS,
+        "            table.splitter.asked = False\n            self.hold(",
+        "            self.hold(",
         "test_holds.py::test_a_question_that_meets_a_lock_is_put_back_and_others_are_asked_however_many_are_locked",
     ),
     unit(
         "the cause of a lock that is gone is still shown",
-        ENUMERATOR,
+        SPLITS,
         "        if table.cause == cause:\n",
         "        if False:\n",
         "test_holds.py::test_a_held_table_is_asked_about_again_after_a_pause_and_its_cause_ends_with_the_lock",
@@ -395,7 +396,7 @@ UNITS = (
     ),
     unit(
         "catch-up passes main when it only ends its transaction",
-        READER,
+        READER_STREAM,
         "until=bound, at_boundary=True",
         "until=None, at_boundary=True",
         "test_reader_markers.py::"

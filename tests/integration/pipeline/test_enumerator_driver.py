@@ -71,7 +71,7 @@ async def test_what_a_member_says_while_the_epoch_is_being_opened_is_heard(
         await until(lambda: pipeline.leader.state == "leading")
         enumerator = pipeline.leader.enumerator
         assert enumerator is not None
-        await until(lambda: enumerator.free == {"reader-0": 2})
+        await until(lambda: enumerator.splits.free == {"reader-0": 2})
 
 
 async def test_an_epoch_is_announced_when_its_streams_are_there_and_not_by_who_lost_the_lease(

@@ -76,10 +76,10 @@ def test_a_grid_is_sent_when_it_changed_and_now_and_then_and_removed_when_the_sn
         "generation": 1, "made": 2, "total": 5, "waiting": [], "reading": {}, "fresh": [],
     }  # fmt: skip
     assert grids.changed(machine, now=100.5) == {}
-    machine.accepted["d.t:1:1"] = 1
+    machine.splits.accepted["d.t:1:1"] = 1
     (sent,) = grids.changed(machine, now=101.0).values()
     assert json.loads(sent or "")["fresh"] == [[1, 1]]
-    machine.accepted.clear()
+    machine.splits.accepted.clear()
     assert list(grids.changed(machine, now=101.5)) == ["d.t"]
     assert grids.changed(machine, now=102.0) == {}
     assert list(grids.changed(machine, now=101.0 + AGAIN_SECONDS)) == ["d.t"]  # Redis may have been emptied

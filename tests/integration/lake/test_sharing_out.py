@@ -423,14 +423,14 @@ async def test_a_status_is_written_when_it_changes_and_when_redis_was_emptied(
     server: Redis, redis: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def shown() -> bool:
-        return (await status(redis, "shop")).get("published") == 7
+        return (await status(redis, "shop")).published == 7
 
     async with players(redis, 1) as (first,):
-        first.served["shop"].report({"published": 7})
+        first.served["shop"].report(SparkWriterStatus(published=7))
         await soon(shown)
         await redis.delete("cutline:status:shop")
         await asyncio.sleep(0.5)
-        assert await status(redis, "shop") == {}
+        assert await status(redis, "shop") == SparkWriterStatus()
         server.flush()
         await soon(shown)
         monkeypatch.setattr(leading, "AGAIN_SECONDS", 0.2)
