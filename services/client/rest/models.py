@@ -375,6 +375,7 @@ class Fault(Answer):
     field: str | None = None
     detail: str
     remedy: str | None = None
+    code: str | None = None
 
 
 class Finding(Answer):
@@ -384,6 +385,7 @@ class Finding(Answer):
     ok: bool
     found: str
     remedy: str | None = None
+    code: str | None = None
     table: str | None = None
 
 
