@@ -1,7 +1,7 @@
 # Cutline: every command of CI and of a developer. `make demo` and `make test` set up what they need, on a fresh Debian machine too.
 #
 #   make setup      Debian packages, virtual environment, compiled modules, Spark's jars, test servers (fast when done)
-#   make check      ruff, and mypy --strict on the product, the bench and the demo
+#   make check      ruff, and mypy --strict on the product, the tools and the demo
 #   make check-js   Biome on the dashboard's modules (biome.json)
 #   make audit      known vulnerabilities of the packages that a user installs (needs the network; says so and passes without it)
 #   make unit       the unit tests; need no server and no jar, only the virtual environment; under a minute
@@ -190,7 +190,7 @@ pytest = ended=5; \
 
 check: $(VENV)/.built
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer -p tools.bench -p tests.acceptance
+	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer -p tools -p tests.acceptance
 
 check-js: $(VENV)/.extra-js
 	$(VENV)/bin/biome ci
@@ -244,8 +244,8 @@ test-full: $(patsubst %/5,test-full-part-%,$(or $(PART),$(FULL_PARTS)))
 # Each test file is in one part, and the parts take about as long (tests/unit/test_parts.py). Part 4 has these two files, whichever room they
 # are in: Spark's tests take turns on one worker, and growth takes a quarter of an hour of it.
 TESTS_1 := tests/browser tests/simulation tests/unit tests/integration/control tests/integration/end_to_end \
-  tests/integration/operation tests/integration/source
-TESTS_2 := tests/integration/lake tests/integration/outages tests/integration/pipeline tests/integration/upkeep
+  tests/integration/operation tests/integration/source tests/integration/upkeep
+TESTS_2 := tests/integration/lake tests/integration/outages tests/integration/pipeline
 TESTS_4 := tests/integration/source/test_gentle.py tests/integration/upkeep/test_growth.py
 
 test-full-part-1: FULL_TESTS = $(TESTS_1) $(addprefix --ignore=,$(TESTS_4))

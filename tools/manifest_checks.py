@@ -38,7 +38,8 @@ class Pod:
 
     @property
     def container(self) -> Mapping[str, Any]:
-        return self.spec["containers"][0]
+        container: Mapping[str, Any] = self.spec["containers"][0]
+        return container
 
     @property
     def ports(self) -> dict[str, int]:
@@ -168,12 +169,12 @@ def selectors_match(found: Objects) -> Iterator[str]:
         if not found.selected(each["spec"]["podSelector"]):
             yield f"the NetworkPolicy {name} selects no pod"
     for name, each in found.kind("ServiceMonitor").items():
-        chosen = [
+        services = [
             service
             for service in found.kind("Service").values()
             if matches(each["spec"]["selector"], service["metadata"]["labels"])
         ]
-        if [service["metadata"]["name"] for service in chosen] != ["cutline-control"]:
+        if [service["metadata"]["name"] for service in services] != ["cutline-control"]:
             yield f"the ServiceMonitor {name} selects other Services"
     for pod in found.pods:
         for spread in pod.spec.get("topologySpreadConstraints", ()):

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.store import PipelineStore
 from tests.support import records
@@ -146,15 +147,23 @@ async def test_what_makes_no_sense_after_the_accepted_commands_is_refused_and_no
 
 
 async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_status_is_older(
-    api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry
+    api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}, "at": time.time()}
     tables = registry.parts["enumerator"]["tables"]
     (live, *_) = (name for name, table in tables.items() if table["phase"] == "live")
     assert (await api.post(f"{SHOP}/tables/{live}/pause")).status_code == 202
     finish(shop, 1)
+    looks: list[str] = []
+    status = registry.status
+
+    async def look(pipeline: str) -> PipelineStatus:
+        looks.append(pipeline)
+        return await status(pipeline)
+
+    monkeypatch.setattr(registry, "status", look)
     resuming = asyncio.create_task(api.post(f"{SHOP}/tables/{live}/resume"))
-    await asyncio.sleep(0.1)
+    await until(lambda: looks)
     tables[live] = {**tables[live], "phase": "paused"}
     registry.parts["enumerator"]["commands"]["done"] = 1
     assert (await resuming).status_code == 202

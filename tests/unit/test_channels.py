@@ -292,7 +292,7 @@ async def test_an_emptied_redis_is_seen_by_the_next_send_with_channel_and_cause(
     await sender.idle()
     with pytest.raises(ChannelLost, match=r"channel .* is lost: the stream is gone at message 2") as lost:
         await sender.flush()
-    assert lost.value.channel == NAME
+    assert f"channel {NAME} is lost" in str(lost.value)
     with pytest.raises(ChannelLost):
         sender.post({"type": "records"}, counted=True)
 

@@ -1,6 +1,5 @@
 """The control API in process: real store, a registry that answers what it is told to."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -21,10 +20,11 @@ from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
 from cutline.common.waits import Party, Wait
+from cutline.services.control import watch as watching
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from cutline.services.control.history import Event, Place
-from cutline.services.control.watch import STORE_SECONDS, Watches
+from cutline.services.control.watch import Watches
 from tests.support import records
 from tests.support.causes import because
 from tests.support.status import status_of
@@ -320,10 +320,12 @@ async def test_the_end_of_a_command_is_an_event_and_lists_of_events_have_pages_a
 
 
 async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_again_with_another_pipeline(
-    registry: FakeRegistry, store: Store
+    registry: FakeRegistry, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. A command ends and a checkpoint is published.  2. Whoever saw one of both gets the other.  3. The pipeline is
     deleted and defined again: the events are those of the new one only."""
+    monkeypatch.setattr(watching, "STORE_SECONDS", 0.0)  # each look is a new one
+    monkeypatch.setattr(watching, "STATUS_SECONDS", 0.0)
     shop = store.pipeline("shop")
     watches = Watches(cast(Registry, registry), store)
     watch = watches.find(shop)
@@ -335,7 +337,6 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     registry.parts["spark_writer"]["published"] = 3
 
     async def fresh(after: Place) -> list[Event]:
-        await asyncio.sleep(2 * STORE_SECONDS)
         return (await watch.history()).after(after)
 
     found = await fresh(before)
@@ -352,7 +353,6 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     again = store.pipeline("shop")
     again.put_entry(records.epoch(1, cause=because("anew"), written_at=20.0))
     watch.window._listed_at = float("-inf")
-    await asyncio.sleep(STORE_SECONDS)
     assert (await watch.history()).all() == []
     assert ["anew" in event.text for event in (await watches.find(again).history()).all()] == [True]
 

@@ -120,6 +120,31 @@ PROCESS: dict[str, State] = {
 }
 BY_MACHINE: dict[type, dict[str, State]] = {Enumerator: ENUMERATOR, Reader: READER, Writer: WRITER}
 SOMETIMES = tuple(name for states in (LEADER, *BY_MACHINE.values(), STREAM, PROCESS) for name in states)
+RARER = frozenset({
+    "leader: three epochs failed in a row",
+    "leader: two checkpoints are requested",
+    "leader: members must change, and a checkpoint is in flight",
+    "leader: a checkpoint is doubted",
+    "leader: two commands are under way",
+    "enumerator: a split has failed again and again",
+    "enumerator: a generation began after the cut",
+    "reader: parts of two checkpoints are being saved",
+    "reader: stopped while a chunk is read",
+    "stream: main waits for catch-up",
+    "stream: both cursors are read",
+    "stream: both cursors are inside a transaction",
+    "stream: a marker waits for one of two cursors",
+    "stream: a table waits for the next round",
+    "stream: two tables catch up together",
+    "stream: a table that is to leave is inside a transaction",
+    "stream: at the stop, and tables catch up",
+    "writer: changes of before and after a marker",
+    "writer: changes of two generations",
+    "writer: a table's columns changed between two markers",
+    "writer: two attempts at one split",
+    "writer: files of two checkpoints are being staged",
+})
+"""Of these a sweep of a few thousand seeds may miss some; a longer one must not."""
 
 
 def note_states(count: Counter[str], machine: Leader | Process) -> None:
