@@ -218,6 +218,7 @@ def description(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 VIEWS = {
+    models.Cause: "Cause", models.Wait: "Wait",
     models.Service: "ServiceView", models.LogLine: "LogLineView", models.Pipeline: "PipelineView",
     models.Table: "TableView", models.Splits: "SplitsView", models.Grid: "GridView", models.Run: "Run",
     models.Column: "ColumnView", models.Schema: "SchemaView", models.Member: "MemberView", models.Apply: "ApplyView",

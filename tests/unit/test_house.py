@@ -110,7 +110,6 @@ LEFT: dict[str, dict[str, str]] = {
     "function": {},
     "class": {},
     "file": {
-        "spark_writer/sinks/iceberg/table.py": SPLIT,
     },
     "twins": {},
     "name": {},

@@ -287,9 +287,9 @@ class CutTable(Answer):
     shown: bool
     snapshot_id: int | None
     position: dict[str, Any] | None
-    code: str | None
+    code: str | None = None
     cause: str | None
-    remedy: str | None
+    remedy: str | None = None
 
 
 class Cut(Answer):

@@ -244,3 +244,8 @@ def default_value(column: Column, kind: pa.DataType) -> Any:
 
 def _moment(text: str, zone: str | None) -> datetime:
     return datetime.fromisoformat(text + "+00:00" if zone else text)
+
+
+def key_ids(layout: Layout) -> tuple[int, ...]:
+    """The lake's field ids of the key's columns."""
+    return tuple(column.field_id + layout.offset for column in layout.schema.key_columns)

@@ -1,4 +1,4 @@
-"""Which errors of the lake are one table's own."""
+"""The errors of a lake table, and which of all errors are one table's own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from cutline.common.errors import CutlineError
-from cutline.spark_writer.sinks.contract import TableFault
+from cutline.spark_writer.sinks.contract import ForeignCommit, TableFault
 from cutline.spark_writer.sinks.iceberg.columns import BadDefault, Unsuitable
 from cutline.spark_writer.sinks.iceberg.files import FileLost, FileRefused
+from cutline.spark_writer.sinks.iceberg.foreign import Theirs, foreign_of
 from cutline.spark_writer.sinks.iceberg.jvm import Refused
+from cutline.spark_writer.sinks.iceberg.naming import CATALOG
 
 _MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "ENOMEM", "EMFILE", "ENFILE", "EROFS")}
 _MACHINE_IN_JAVA = re.compile(
@@ -37,3 +39,24 @@ def may_be_own(error: Exception) -> bool:
         return _MACHINE_IN_JAVA.search(str(java)) is None
     own = isinstance(error, FileLost | FileRefused | BadDefault | Unsuitable)
     return own or not isinstance(error, CutlineError | MemoryError)
+
+
+def foreign_commit(table_id: str, found: Theirs) -> ForeignCommit:
+    """Return the error that others committed to `main`, and a person must choose whether that is kept."""
+    return ForeignCommit(found.describe(f"{CATALOG}.{table_id}"), found.remedy, foreign_of(found))
+
+
+def table_dropped(table_id: str) -> TableFault:
+    """Return the error for a lake table that is gone."""
+    sentence = f"the lake table {CATALOG}.{table_id} was dropped by another user"
+    return TableFault(sentence, "retry the table to read it again", lost=True)
+
+
+def snapshot_lost(table_id: str) -> TableFault:
+    """Return the error for a lake table that lacks the snapshot from which Cutline continues."""
+    return TableFault(
+        f"the lake table {CATALOG}.{table_id} no longer has the snapshot from which Cutline continues, because another"
+        " user expired or replaced it",
+        "retry the table to read it again",
+        lost=True,
+    )

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
@@ -85,6 +85,46 @@ class Contents:
 
     snapshot_id: int
     files: Mapping[str, DataFile] = field(repr=False)
+
+
+Files = dict[str, DataFile]
+"""Data files by their path."""
+Change = Callable[[Any], tuple[Any, Files]]
+"""Given Iceberg's Transaction, prepares an update in it; also returns the data files that the branch then has."""
+
+
+def entry_of(file: Any, divided: bool, **known: Any) -> Files:
+    """Return what is kept of Iceberg's DataFile, by its path, with its partition if the table may be `divided`."""
+    path, rows, size = str(file.location()), int(file.recordCount()), int(file.fileSizeInBytes())
+    if divided:
+        partition = file.partition()
+        known |= {"partition": partition, "partition_name": str(partition.toString())}
+    return {path: DataFile(path=path, rows=rows, size=size, **known)}
+
+
+def lineage_of(file: Any) -> Lineage:
+    """What Iceberg has assigned to a DataFile that it read from a manifest."""
+    first = file.firstRowId()
+    return Lineage(first_row_id=None if first is None else int(first), sequence=int(file.dataSequenceNumber()))
+
+
+def has_no_ids(file: DataFile) -> bool:
+    """Whether a file's rows have no row ids yet."""
+    return file.lineage is not None and file.lineage.first_row_id is None
+
+
+def planned(java: Any, snapshot_id: int, divided: bool) -> Files:
+    """Return the data files of a snapshot of Iceberg's Table `java`, as Iceberg plans them."""
+    files: Files = {}
+    plan = java.newScan().useSnapshot(snapshot_id).planFiles()
+    tasks = plan.iterator()
+    while tasks.hasNext():
+        task = tasks.next()
+        file, deletes = task.file(), task.deletes()
+        vector = None if deletes.isEmpty() else deletes.get(0)
+        files |= entry_of(file, divided, vector=vector, lineage=lineage_of(file))
+    plan.close()
+    return files
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from typing import Any
 
 from cutline.common.schema import TableSchema
 from cutline.spark_writer.sinks.iceberg.columns import Layout, defaulted
+from cutline.spark_writer.sinks.iceberg.data_files import write_rows
 from cutline.spark_writer.sinks.iceberg.files import DataFile
 from cutline.spark_writer.sinks.iceberg.maintenance import HERE_BYTES, sources
 from cutline.spark_writer.sinks.iceberg.merging import Source, merged_rows
-from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 
 def must_fill(before: TableSchema | None, layout: Layout) -> bool:

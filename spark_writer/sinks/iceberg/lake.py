@@ -19,13 +19,14 @@ from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.spark_writer.sinks.contract import TableFault
 from cutline.spark_writer.sinks.iceberg.catalogue import sqlite_path
+from cutline.spark_writer.sinks.iceberg.claiming import SOURCE
 from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows
 from cutline.spark_writer.sinks.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.sinks.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
 from cutline.spark_writer.sinks.iceberg.naming import CATALOG, folder_name, leads_elsewhere
 from cutline.spark_writer.sinks.iceberg.objects import Rights, grant, is_secret
 from cutline.spark_writer.sinks.iceberg.owner import Owner
-from cutline.spark_writer.sinks.iceberg.table import FORMAT_VERSION, SOURCE, VERSION, LakeTable
+from cutline.spark_writer.sinks.iceberg.table import FORMAT_VERSION, VERSION, LakeTable, Wanted
 from cutline.spark_writer.sinks.iceberg.versions import LEAST, VERSIONS
 
 _PROPERTIES = {
@@ -205,9 +206,11 @@ class Lake:
             dead_rows=self._dead_rows,
             w=self.w,
             grace_began=self.grace_began,
-            wanted_version=self._version_of(table_id),
-            wanted_sort=self._options_of(table_id).sort,
-            wanted_partition=self._options_of(table_id).partition,
+            wanted=Wanted(
+                version=self._version_of(table_id),
+                sort=self._options_of(table_id).sort,
+                partition=self._options_of(table_id).partition,
+            ),
         )
         table.rights = self._rights(table)
         for place, properties in table.rights.by_place.items():

@@ -12,6 +12,7 @@ from cutline.common.journal.plan import Staged
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.data_files import write_rows
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector
 from cutline.spark_writer.sinks.iceberg.staged import (
     LIVE,
@@ -21,7 +22,7 @@ from cutline.spark_writer.sinks.iceberg.staged import (
     last_changes,
     rows_of,
 )
-from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 PENDING_ROWS = 1_000_000
 

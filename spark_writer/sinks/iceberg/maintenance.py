@@ -21,11 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
+from cutline.spark_writer.sinks.iceberg.changes import rewrite
 from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.data_files import write_rows
 from cutline.spark_writer.sinks.iceberg.files import DataFile
 from cutline.spark_writer.sinks.iceberg.jvm import failing_as
 from cutline.spark_writer.sinks.iceberg.merging import Source, merged_rows
-from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
+from cutline.spark_writer.sinks.iceberg.refs import older_branches
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 TIER = 8
 END_BYTES = 128 << 20
@@ -80,7 +83,7 @@ def compact(
     """Merge files of `branch` into one; return the branch's head after it."""
     added = write_rows(table, layout, merged_rows(sources(table, chosen), layout))
     return table.commit(
-        branch=branch, base=head, layout=layout, summary=summary, change=table.rewrite(head, chosen, added)
+        branch=branch, base=head, layout=layout, summary=summary, change=rewrite(table, head, chosen, added)
     )
 
 
@@ -116,7 +119,7 @@ def drop_branches(table: LakeTable, *, ours: str) -> None:
     """Drop the staging branches of older starts; call it once a publication's `work` is on branch `ours`."""
     with failing_as(f"old branches of {table.table_id} could not be dropped"):
         table.refresh()
-        old = table.older_branches(ours)
+        old = older_branches(table.metadata(), ours)
         if old and table.head(ours) is not None:
             manage = table.java.manageSnapshots()
             for name in old:

@@ -42,6 +42,7 @@ from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.iceberg import objects
 from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.data_files import data_file
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of
 from cutline.spark_writer.sinks.iceberg.files import FileLost
 from cutline.spark_writer.sinks.iceberg.filling import groups_of
@@ -119,7 +120,7 @@ def changed(
             images = keep(_located(table, head, layout, last, task.partitions))
             deleted = _vectors(table, head, images, task)
         written = _images(images, task).collect()
-        return [table.data_file(row.path, layout, row.partition) for row in written], deleted
+        return [data_file(table, row.path, layout, row.partition) for row in written], deleted
 
 
 def filled(store: PipelineStore, table: LakeTable, head: int, layout: Layout) -> list[Any]:
@@ -136,7 +137,7 @@ def filled(store: PipelineStore, table: LakeTable, head: int, layout: Layout) ->
     with kernels(f"the new columns of {table.table_id} could not be filled by Spark"):
         numbers: Any = table.jvm.session.range(0, len(groups), 1, len(groups))
         lines = numbers.mapInArrow(write, _WRITTEN).collect()
-        return [table.data_file(row.path, layout, row.partition) for row in lines]
+        return [data_file(table, row.path, layout, row.partition) for row in lines]
 
 
 def written(new_path: Callable[[], str], rows: Iterable[pa.Table], layout: Layout) -> pa.RecordBatch:

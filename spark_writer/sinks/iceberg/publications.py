@@ -41,6 +41,7 @@ from cutline.common.schema import FIELD_ID
 from cutline.common.store.deltas import changes
 from cutline.common.store.records import Publication
 from cutline.spark_writer.sinks.iceberg.columns import quoted
+from cutline.spark_writer.sinks.iceberg.data_files import data_file
 from cutline.spark_writer.sinks.iceberg.files import open_parquet, write_parquet
 from cutline.spark_writer.sinks.iceberg.jvm import failing_as
 from cutline.spark_writer.sinks.iceberg.lake import Lake
@@ -370,7 +371,7 @@ def _written(table: LakeTable, rows: pa.Table) -> list[Any]:
         return []
     path = table.new_file(f"{uuid.uuid4().hex}.parquet")
     write_parquet(path, [rows])
-    return [table.data_file(path)]
+    return [data_file(table, path)]
 
 
 def _overwrite(transaction: Any, replaced: Mapping[str, Any], added: Sequence[Any]) -> Any:

@@ -10,11 +10,11 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from cutline.common.table_id import table_id_of
+from cutline.spark_writer.sinks.iceberg.claiming import SOURCE
 from cutline.spark_writer.sinks.iceberg.jvm import failing_as, is_of, items
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import ID, OWNER
 from cutline.spark_writer.sinks.iceberg.publications import forget
-from cutline.spark_writer.sinks.iceberg.table import SOURCE
 
 logger = logging.getLogger("cutline.spark_writer")
 

@@ -22,7 +22,9 @@ import pyarrow as pa
 
 from cutline.common.errors import ProtocolError
 from cutline.spark_writer.sinks.iceberg import objects
-from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.changes import rewrite
+from cutline.spark_writer.sinks.iceberg.columns import Layout, key_ids
+from cutline.spark_writer.sinks.iceberg.data_files import data_file
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, outside, without
 from cutline.spark_writer.sinks.iceberg.files import DataFile, remove_file, write_parquet
 from cutline.spark_writer.sinks.iceberg.jvm import Jvm
@@ -31,7 +33,7 @@ from cutline.spark_writer.sinks.iceberg.maintenance import sources
 from cutline.spark_writer.sinks.iceberg.merging import Source, keys_at, merged_rows
 from cutline.spark_writer.sinks.iceberg.on_spark import kernels
 from cutline.spark_writer.sinks.iceberg.position_deletes import read_deleted, write_deleted
-from cutline.spark_writer.sinks.iceberg.table import LakeTable, key_ids
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 _WRITTEN = "path string, rows long"
 
@@ -94,14 +96,14 @@ class Rewriting:
             if died is None:
                 self._remove()
                 return head
-            added = [] if self._path is None else [table.data_file(self._path, layout)]
+            added = [] if self._path is None else [data_file(table, self._path, layout)]
             deleted = [] if self._path is None else _vectors(table, self._path, died, layout)
             return table.commit(
                 branch=branch,
                 base=head,
                 layout=layout,
                 summary=summary,
-                change=table.rewrite(head, old, added, deleted),
+                change=rewrite(table, head, old, added, deleted),
             )
         except ProtocolError:
             self._remove()

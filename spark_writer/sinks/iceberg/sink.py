@@ -32,12 +32,13 @@ from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.contract import Foreign
 from cutline.spark_writer.sinks.iceberg import local, on_spark
 from cutline.spark_writer.sinks.iceberg.catalogue import network_volume_of
+from cutline.spark_writer.sinks.iceberg.changes import append, replace_all, rewrite, upsert
 from cutline.spark_writer.sinks.iceberg.columns import Layout
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector
 from cutline.spark_writer.sinks.iceberg.durable import sync_files
 from cutline.spark_writer.sinks.iceberg.engine import AUTO, SPARK, choose_engine, choose_filling_engine
-from cutline.spark_writer.sinks.iceberg.faults import may_be_own
-from cutline.spark_writer.sinks.iceberg.files import remove_file
+from cutline.spark_writer.sinks.iceberg.faults import may_be_own, snapshot_lost
+from cutline.spark_writer.sinks.iceberg.files import Change, remove_file
 from cutline.spark_writer.sinks.iceberg.filling import filled, must_fill
 from cutline.spark_writer.sinks.iceberg.foreign import OURS, foreign_of
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
@@ -45,7 +46,7 @@ from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.publications import Publications
 from cutline.spark_writer.sinks.iceberg.staged import adopt
 from cutline.spark_writer.sinks.iceberg.start import Start
-from cutline.spark_writer.sinks.iceberg.table import Change, LakeTable, snapshot_lost
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.tables import Tables
 from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
 from cutline.spark_writer.sinks.iceberg.works import branch_of, snapshot_of, tags_of, work_of
@@ -159,13 +160,13 @@ class IcebergSink:
         if done is not None and altered and not (new_generation or truncated):
             head = self._fill(table, done, layout, commit)
         if head is None or new_generation or truncated:
-            head = commit(table.replace_all(chunks), head)
+            head = commit(replace_all(table, chunks), head)
         elif chunks or not changes or altered:
-            head = commit(table.append(head, chunks), head)
+            head = commit(append(table, head, chunks), head)
         if changes:
             added, deleted = self._changed(step, changes, table, layout, head, checkpoint)
             if added or deleted:
-                head = commit(table.upsert(head, added, deleted), head)
+                head = commit(upsert(table, head, added, deleted), head)
         self.upkeep.note_applied(step.table_id)
         return work_of(head, self.branch, generation=step.generation, schema=step.schema.hash)
 
@@ -219,7 +220,7 @@ class IcebergSink:
             choice.engine,
             choice.why,
         )
-        return commit(table.rewrite(head, files, added), head)
+        return commit(rewrite(table, head, files, added), head)
 
     def _adopt(self, step: TableStep, table: LakeTable, layout: Layout) -> list[Any]:
         """Return Iceberg's DataFiles for the chunks of a step; if one fails, the files of the others are removed."""

@@ -28,10 +28,11 @@ from cutline.common.store.backends import store_errors
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.iceberg.columns import Layout, default_value, defaulted
+from cutline.spark_writer.sinks.iceberg.data_files import data_file, described, write_rows
 from cutline.spark_writer.sinks.iceberg.files import FileLost, file_size, open_parquet, put_file
 from cutline.spark_writer.sinks.iceberg.lineage import with_row_ids
 from cutline.spark_writer.sinks.iceberg.metrics import has_default_metrics
-from cutline.spark_writer.sinks.iceberg.table import LakeTable, write_rows
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 LIVE = "_live"
 GROUP_ROWS, GROUP_BYTES = 1_000_000, 1 << 30
@@ -55,12 +56,12 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
     if as_it_is and record.metrics and _fits(staged.schema.arrow, layout) and has_default_metrics(table.metadata()):
         path = table.new_file(f"{uuid.uuid4().hex}.parquet")
         _put_unread(store, record, path)
-        return [table.described(layout, path, rows=record.rows, size=record.size, metrics=record.metrics)]
+        return [described(table, layout, path, rows=record.rows, size=record.size, metrics=record.metrics)]
     with _verified(store, staged) as file:
         if as_it_is and _fits(file.schema_arrow, layout):
             path = table.new_file(f"{uuid.uuid4().hex}.parquet")
             put_file(store.location(record.path), path, record.sha256)
-            return [table.data_file(path, layout)]
+            return [data_file(table, path, layout)]
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
         rows = (project(group, staged.schema, layout) for group in groups)
         return write_rows(table, layout, rows)

@@ -27,11 +27,10 @@ import json
 import logging
 import os
 import random
-import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -39,79 +38,80 @@ import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
-from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.file_metrics import COLUMNS
 from cutline.common.schema import TableSchema
-from cutline.common.store.records import FileMetrics
 from cutline.common.table_id import split_table_id
-from cutline.spark_writer.sinks.contract import ACCEPT, ForeignCommit, TableFault
-from cutline.spark_writer.sinks.iceberg.columns import OFFSET, Layout, Unsuitable, lay_out, quoted
+from cutline.spark_writer.sinks.contract import ACCEPT, TableFault
+from cutline.spark_writer.sinks.iceberg.claiming import check_owner, marks_of, taken_over
+from cutline.spark_writer.sinks.iceberg.columns import OFFSET, Layout, key_ids, lay_out, quoted
 from cutline.spark_writer.sinks.iceberg.dead_rows import DeadRows, living
-from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
-from cutline.spark_writer.sinks.iceberg.deletion_vectors import description as vector_description
+from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector, bitmap_of, of_java
 from cutline.spark_writer.sinks.iceberg.durable import local_path, sync_above, sync_files
-from cutline.spark_writer.sinks.iceberg.files import Contents, DataFile, Lineage, file_size
-from cutline.spark_writer.sinks.iceberg.foreign import CHOICE, PUBLISHED, Theirs, foreign_of, shown, theirs, undone
-from cutline.spark_writer.sinks.iceberg.jvm import Jvm, failing_as, is_conflict, items
+from cutline.spark_writer.sinks.iceberg.faults import foreign_commit, snapshot_lost
+from cutline.spark_writer.sinks.iceberg.files import (
+    Change,
+    Contents,
+    DataFile,
+    Files,
+    Lineage,
+    entry_of,
+    has_no_ids,
+    planned,
+)
+from cutline.spark_writer.sinks.iceberg.foreign import CHOICE, PUBLISHED, Theirs, shown, theirs, undone
+from cutline.spark_writer.sinks.iceberg.form import (
+    COMMENTS,
+    SORT_ORDER,
+    SPEC,
+    UNPARTITIONED,
+    UNSORTED,
+    check_files,
+    check_partition,
+    comments_of,
+    divided_and_sorted,
+    noted_comments,
+    order_of,
+    their_order,
+    with_spec,
+)
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm, failing_as, is_conflict
 from cutline.spark_writer.sinks.iceberg.key_index import Found, KeyIndex
 from cutline.spark_writer.sinks.iceberg.leftovers import removed_after
 from cutline.spark_writer.sinks.iceberg.lineage import NONE, row_ids_at
 from cutline.spark_writer.sinks.iceberg.locating import locate, rows_to_scan
 from cutline.spark_writer.sinks.iceberg.metadata import Metadata
-from cutline.spark_writer.sinks.iceberg.metrics import description, footer_metrics, has_default_metrics
 from cutline.spark_writer.sinks.iceberg.naming import CATALOG, file_prefix
 from cutline.spark_writer.sinks.iceberg.objects import Rights
-from cutline.spark_writer.sinks.iceberg.owner import EARLIER, ID, OWNER, Owner, Relation, earlier_of, with_earlier
-from cutline.spark_writer.sinks.iceberg.partitioning import NOWHERE, PARTITION, write_files
-from cutline.spark_writer.sinks.iceberg.partitioning import chosen as partition_fields
-from cutline.spark_writer.sinks.iceberg.partitioning import recorded as partition_of
-from cutline.spark_writer.sinks.iceberg.position_deletes import is_usable, write_deleted
-from cutline.spark_writer.sinks.iceberg.position_deletes import to_java as position_deletes_to_java
-from cutline.spark_writer.sinks.iceberg.sorting import SORT, chosen, fitting, recorded
-from cutline.spark_writer.sinks.iceberg.sorting import to_java as sort_order_to_java
-from cutline.spark_writer.sinks.iceberg.versions import LEAST, VERSIONS, is_due, wanted, young
+from cutline.spark_writer.sinks.iceberg.owner import Owner, Relation
+from cutline.spark_writer.sinks.iceberg.partitioning import PARTITION
+from cutline.spark_writer.sinks.iceberg.position_deletes import write_deleted
+from cutline.spark_writer.sinks.iceberg.refs import new_tags, older_branches
+from cutline.spark_writer.sinks.iceberg.sorting import SORT, fitting
+from cutline.spark_writer.sinks.iceberg.versions import kept_versions
+from cutline.spark_writer.sinks.iceberg.works import branch_of
 
 logger = logging.getLogger("cutline.spark_writer")
-SOURCE = "cutline.table"
-"""The table property with the table's id as the source spells it."""
 FORMAT_VERSION = 3
 """The format version of a table unless the settings say otherwise."""
-SORT_ORDER = "cutline.sort-order"
-"""The property in a snapshot's summary with the id of Cutline's sort order from when `main` names the snapshot; as a
-property of the table, the one that Cutline last set: another default one is another user's."""
-SPEC = "cutline.partition-spec"
-"""The same for the table's default partition spec, which is that of the snapshot's files."""
-COMMENTS = "cutline.comments"
-"""The table property with the comments of columns that other users wrote, by field id."""
-UNPARTITIONED = 0
-"""The id of the spec with which Cutline makes each table; it has no fields."""
-UNSORTED = "0"
-"""The id of Iceberg's sort order without fields."""
 VERSION = "cutline.format-version"
 """The table property with the format version that Cutline gave the table; older tables lack it."""
-STAGING = re.compile(r"staging_(\d+)")
-TAGS = re.compile(r"(checkpoint|work)_\d+")
-"""The tags of savepoints."""
 CONFLICTS = 5
 """The number of attempts at a commit while others commit to the table at the same time."""
 PAUSE_SECONDS = 0.1
 """The pause before the third attempt is up to this long, before the fourth up to twice as long, and so on."""
 
-NOTED_VERSIONS = "cutline.metadata-versions"
-"""The property with the number of metadata files that Cutline last let the table keep."""
-
 Committed = TypeVar("Committed")
-Files = dict[str, DataFile]
 Changes = dict[str, Any]
 """Changes to a table's metadata, as `apply` in TableCalls.java takes them."""
-Change = Callable[[Any], tuple[Any, Files]]
-"""Given Iceberg's Transaction, prepares an update in it; also returns the data files that the branch then has."""
 
 
-def foreign_commit(table_id: str, found: Theirs) -> ForeignCommit:
-    """Return the error that others committed to `main`, and a person must choose whether that is kept."""
-    return ForeignCommit(found.describe(f"{CATALOG}.{table_id}"), found.remedy, foreign_of(found))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the settings ask for: a table's format version, and the sort and partition of its next generation."""
+
+    version: int = FORMAT_VERSION
+    sort: Sequence[str] = ()
+    partition: Sequence[str] = ()
 
 
 class LakeTable:
@@ -128,13 +128,11 @@ class LakeTable:
         calls: Any,
         dead_rows: DeadRows | None = None,
         w: int = 0,
-        wanted_version: int = FORMAT_VERSION,
-        wanted_sort: Sequence[str] = (),
-        wanted_partition: Sequence[str] = (),
+        wanted: Wanted = Wanted(),
         grace_began: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Take the table's `TableCalls`, and the format version, sort and partition that the settings ask for; made by
-        `Lake` for start `w`. `grace_began` as `Lake` has it.
+        """Take the table's `TableCalls`, and what the settings ask for; made by `Lake` for start `w`. `grace_began` as
+        `Lake` has it.
         """
         self.table_id = table_id
         self.jvm = jvm
@@ -149,9 +147,7 @@ class LakeTable:
         self._dead_rows = dead_rows or DeadRows()
         self.index: KeyIndex | None = None
         self.rights = Rights()
-        self._wanted_version = wanted_version
-        self._wanted_sort = wanted_sort
-        self._wanted_partition = wanted_partition
+        self._wanted = wanted
         self._order_noticed = False
         self._grace_began = grace_began
         database, name = split_table_id(table_id)
@@ -167,63 +163,21 @@ class LakeTable:
         self._metadata = Metadata(self.calls, self.calls.refresh())
 
     def check_owner(self) -> None:
-        """Raise TableFault if the table, as last read, does not belong to this pipeline, or is another source table's.
-
-        A catalogue that ignores case returns the lake table `shop.Orders` for `shop.orders`.
-        """
-        marks = self._marks(self.metadata())
-        if (refusal := self._owner.refusal(f"the lake table {CATALOG}.{self.table_id}", *marks)) is not None:
-            raise TableFault(refusal)
-        made_for = self.metadata().property(SOURCE, None)
-        if made_for is not None and made_for != self.table_id:
-            raise TableFault(
-                f"the catalogue takes {self.table_id} and {made_for} for the same name, so {self.table_id} has no lake"
-                " table of its own",
-                "leave one of them out of tables, or use a catalogue that tells their names apart",
-            )
-
-    @staticmethod
-    def _marks(metadata: Metadata) -> tuple[str | None, str | None, frozenset[str]]:
-        """Name and id of the pipeline to which the table belongs, and the lives from which it was taken over."""
-        return metadata.property(OWNER, None), metadata.property(ID, None), earlier_of(metadata.property(EARLIER, None))
+        """Raise TableFault if the table, as last read, is not this pipeline's, or is another source table's."""
+        check_owner(self.metadata(), self._owner, self.table_id)
 
     def claim(self) -> None:
-        """Raise as `check_owner`; take the table over if it is another life's and this pipeline may.
-
-        It then goes on showing what it shows, as if this pipeline had shown it in no publication. What the other life
-        kept about its generations, and its staging branches, go; its savepoints' tags get its id behind their names.
-        """
+        """Raise as `check_owner`; take the table over if it is another life's and this pipeline may (`taken_over`)."""
 
         def once() -> None:
             base = self.metadata()
-            name, life, earlier = self._marks(base)
-            relation = self._owner.relation(name, life, earlier)
-            if relation != Relation.ADOPTED:
-                return
-            main = base.ref("main")
-            at = None if main is None else int(main.snapshotId())
-            left = with_earlier(earlier, name, life)
-            properties = {**self._owner.properties, PUBLISHED: json.dumps([0, 0, at]), EARLIER: left}
-            kept = (OFFSET, PARTITION, SORT, CHOICE)
-            gone = [key for key in base.properties() if key.startswith(kept)]
-            changes: Changes = {"removed-properties": gone, **self._left_refs(base, life or "before")}
-            about = (self._owner.name, f"{CATALOG}.{self.table_id}", life, self._owner.id)
-            logger.warning("pipeline %s: the lake table %s of its earlier life %s is taken over by %s", *about)
-            self._swap({**changes, "properties": properties})
+            if self._owner.relation(*marks_of(base)) == Relation.ADOPTED:
+                self._swap(taken_over(base, self._owner, self.table_id))
 
-        if self._owner.relation(*self._marks(self.metadata())) == Relation.ADOPTED:
+        if self._owner.relation(*marks_of(self.metadata())) == Relation.ADOPTED:
             self.committed(f"the lake table {self.table_id} could not be taken over", once)
             self._layout = None
         self.check_owner()
-
-    @staticmethod
-    def _left_refs(base: Metadata, life: str) -> Changes:
-        """Remove the staging branches of an earlier life, and give its tags other names, so that ours are free."""
-        refs = base.refs()
-        tags = {name: ref.snapshotId() for name, ref in refs.items() if ref.isTag() and TAGS.fullmatch(name)}
-        branches = [name for name, ref in refs.items() if ref.isBranch() and STAGING.fullmatch(name)]
-        named = {f"{name}_of_{life}": snapshot_id for name, snapshot_id in tags.items()}
-        return {"removed-refs": [*branches, *tags], "tags": named}
 
     def check_writable(self) -> None:
         """Read the table, and raise TableFault if Cutline can't add rows to it in its present form."""
@@ -234,7 +188,7 @@ class LakeTable:
     def _check_form(self) -> None:
         self.check_owner()
         metadata = self.metadata()
-        self._check_partition(metadata)
+        check_partition(metadata, self.table_id)
         made = metadata.property(VERSION, str(FORMAT_VERSION))
         if str(self.version) != made:
             raise TableFault(
@@ -242,37 +196,6 @@ class LakeTable:
                 f" {self.version}",
                 "drop the table, and it is read again",
             )
-
-    def _check_partition(self, metadata: Metadata) -> None:
-        """Raise TableFault if another user changed how the table is partitioned.
-
-        A default spec that is one of Cutline's is set back when `main` moves: earlier versions left such.
-        """
-        default = int(metadata.defaultSpecId())
-        made = int(self._shown_summary(metadata).get(SPEC) or UNPARTITIONED)
-        if default == made:
-            return
-        kept = metadata.properties().items()
-        ours = {json.loads(value)["spec-id"] for name, value in kept if name.startswith(PARTITION)}
-        if default in ours:
-            return
-        if made == UNPARTITIONED:
-            fields = ", ".join(str(field.name()) for field in metadata.spec().fields())
-            raise TableFault(
-                f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
-                " write to partitions that it did not make",
-                "remove them by ALTER TABLE ... DROP PARTITION FIELD, then retry the table",
-            )
-        raise TableFault(
-            f"another user changed the partitions of the lake table {CATALOG}.{self.table_id}, which Cutline divides",
-            "undo that by ALTER TABLE, then retry the table",
-        )
-
-    def _shown_summary(self, metadata: Metadata) -> Any:
-        """The summary of the snapshot that Cutline last showed, {} without one."""
-        known = shown(metadata).snapshot_id
-        snapshot = None if known is None else metadata.snapshot(known)
-        return {} if snapshot is None else snapshot.summary()
 
     @property
     def version(self) -> int:
@@ -289,19 +212,19 @@ class LakeTable:
         """
 
         def once() -> None:
-            if self.version > self._wanted_version:
+            if self.version > self._wanted.version:
                 raise TableFault(
                     f"the lake table {CATALOG}.{self.table_id} has format version {self.version} and can't go back to"
-                    f" {self._wanted_version}, which format_version asks for",
+                    f" {self._wanted.version}, which format_version asks for",
                     "drop the table, and it is read again",
                 )
-            made = {VERSION: str(self._wanted_version)}
-            self._swap({"format-version": self._wanted_version, "properties": made})
+            made = {VERSION: str(self._wanted.version)}
+            self._swap({"format-version": self._wanted.version, "properties": made})
 
-        if self.version != self._wanted_version:
+        if self.version != self._wanted.version:
             self.committed(f"the format version of {self.table_id} could not be raised", once)
             self._layout = None
-        if self._wanted_partition and self.metadata().property(f"{PARTITION}{generation}", None) is None:
+        if self._wanted.partition and self.metadata().property(f"{PARTITION}{generation}", None) is None:
             self.committed(
                 f"the partition spec of {self.table_id} could not be added",
                 lambda: self._add_spec(schema, generation),
@@ -310,53 +233,10 @@ class LakeTable:
 
     def _add_spec(self, schema: TableSchema, generation: int) -> None:
         """Add a generation's partition spec, with its columns, and note both in the table's properties."""
-        metadata, iceberg = self.metadata(), self.jvm.iceberg
-        base, layout = metadata.java, self.layout(schema, generation)
-        specs = {
-            int(spec.specId()): json.loads(str(iceberg.PartitionSpecParser.toJson(spec)))
-            for spec in items(base.specs())
-        }
-        known = {
-            (field["source-id"], field["transform"]): (field["field-id"], field["name"])
-            for spec in specs.values()
-            for field in spec["fields"]
-        }
-        try:
-            fields = partition_fields(
-                schema,
-                layout.offset,
-                self._wanted_partition,
-                known=known,
-                last=int(base.lastAssignedPartitionId()),
-            )
-        except Unsuitable as error:
-            raise TableFault(error.cause) from error
-        same = [number for number, spec in specs.items() if spec["fields"] == fields]
-        spec = {"spec-id": same[0] if same else max(specs) + 1, "fields": fields}
-        builder = iceberg.TableMetadata.buildFrom(base)
-        builder.setCurrentSchema(layout.java, max(metadata.lastColumnId(), layout.highest_id))
-        if (order := self._order(metadata, layout)) is not None:
-            builder.setDefaultSortOrder(order)
-        builder.setDefaultPartitionSpec(iceberg.PartitionSpecParser.fromJson(layout.java, json.dumps(spec)))
-        properties = {f"{OFFSET}{generation}": str(layout.offset), f"{PARTITION}{generation}": json.dumps(spec)}
-        if layout.sort:
-            properties[f"{SORT}{generation}"] = json.dumps(layout.sort)
-        again = iceberg.TableMetadata.buildFrom(builder.setProperties(properties).build())
-        again.setDefaultPartitionSpec(base.defaultSpecId()).setCurrentSchema(base.currentSchemaId())
-        self.java.operations().commit(base, again.setDefaultSortOrder(base.defaultSortOrderId()).build())
+        layout, base = self.layout(schema, generation), self.metadata().java
+        made = with_spec(self.jvm, self.metadata(), layout, self._wanted.partition)
+        self.java.operations().commit(base, made)
         self.sync_metadata()
-
-    def _order(self, base: Metadata, layout: Layout) -> Any:
-        """Iceberg's SortOrder that the table must get with the columns of a layout, None if it needs none."""
-        theirs = self._their_order(base)
-        if theirs is not None:
-            return fitting(self.jvm, theirs, layout.java)
-        return sort_order_to_java(self.jvm, layout) if layout.sort or base.defaultSortOrderId() else None
-
-    def _their_order(self, metadata: Metadata) -> Any:
-        """The table's sort order if another user has set it, else None."""
-        ours = metadata.property(SORT_ORDER, None) or self._shown_summary(metadata).get(SORT_ORDER) or UNSORTED
-        return metadata.sortOrder() if int(ours) != metadata.defaultSortOrderId() else None
 
     def theirs(self, snapshot_id: int | None) -> Theirs | None:
         """Read the table; return the rewrite or the accepted commit of others on which work must go on instead of on
@@ -368,27 +248,8 @@ class LakeTable:
             if found is not None:
                 if not found.rewrites and found.chosen != ACCEPT:
                     raise foreign_commit(self.table_id, found)
-                self._check_files(found.main)
+                check_files(self.jvm, self.java, self.table_id, found.main)
         return found
-
-    def _check_files(self, snapshot_id: int | None) -> None:
-        """Raise TableFault if others have written files from which Cutline can't delete rows."""
-        planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
-        tasks = planned.iterator()
-        while tasks.hasNext():
-            task = tasks.next()
-            file, deletes = task.file(), task.deletes()
-            ours = str(file.format()) == "PARQUET" and file.specId() == self.java.spec().specId()
-            if not ours or deletes.size() > 1 or not all(is_usable(self.jvm, each) for each in items(deletes)):
-                raise TableFault(
-                    Cause(
-                        Code.FOREIGN_COMMIT,
-                        f"another user wrote files to the lake table {CATALOG}.{self.table_id} in a form that Cutline"
-                        " can't change",
-                        "rewrite them by rewrite_data_files as Parquet without partitions, then retry the table",
-                    )
-                )
-        planned.close()
 
     def choose(self, choice: str, seen: str) -> None:
         """Keep a person's choice about the commits of others that were `seen`, in the table itself.
@@ -405,7 +266,7 @@ class LakeTable:
             if choice not in found.choices:
                 raise ConfigError(f"{choice} is no choice for the lake table {self.table_id}")
             if choice == ACCEPT:
-                self._check_files(found.main)
+                check_files(self.jvm, self.java, self.table_id, found.main)
             self._swap({"properties": {CHOICE: json.dumps([choice, found.main, found.schema_id])}})
 
         self.committed(f"the choice about {self.table_id} could not be kept", once)
@@ -447,7 +308,7 @@ class LakeTable:
 
         The settings choose the order of a generation that has not begun yet.
         """
-        metadata, known, comments = self.metadata(), self._layout, self._comments()
+        metadata, known, comments = self.metadata(), self._layout, comments_of(self.metadata())
         begun = metadata.property(f"{OFFSET}{generation}", None)
         if (
             known is None
@@ -456,35 +317,8 @@ class LakeTable:
             or comments != known.comments
         ):
             known = lay_out(self.jvm, metadata, schema, generation, comments)
-            sort = metadata.property(f"{SORT}{generation}", None)
-            try:
-                if sort is not None:
-                    known = replace(known, sort=recorded(sort, known.arrow))
-                elif begun is None:
-                    known = replace(known, sort=chosen(schema, known.offset, self._wanted_sort))
-                if (spec := metadata.property(f"{PARTITION}{generation}", None)) is not None:
-                    java = self.jvm.iceberg.PartitionSpecParser.fromJson(known.java, spec)
-                    known = replace(known, partition=partition_of(json.loads(spec), known.arrow), spec=java)
-                elif self._may_be_divided:
-                    known = replace(known, spec=metadata.spec(UNPARTITIONED))
-            except Unsuitable as error:
-                raise TableFault(error.cause) from error
-            self._layout = known
+            known = self._layout = divided_and_sorted(self.jvm, metadata, known, self._wanted.sort)
         return known
-
-    def _comments(self) -> Mapping[int, str]:
-        """The comments that another user gave to columns, by the lake's field ids: those that the table has noted, and
-        those of its current columns that differ from what Cutline showed.
-        """
-        metadata = self.metadata()
-        noted = {int(number): text for number, text in json.loads(metadata.property(COMMENTS, "{}")).items()}
-        known = shown(metadata).snapshot_id
-        snapshot = None if known is None else metadata.snapshot(known)
-        if snapshot is None or int(snapshot.schemaId()) == metadata.currentSchemaId():
-            return noted
-        before = _docs(metadata.schemasById().get(int(snapshot.schemaId())))
-        now = _docs(metadata.schema())
-        return noted | {number: text for number, text in now.items() if number in before and text != before[number]}
 
     @property
     def _may_be_divided(self) -> bool:
@@ -493,100 +327,22 @@ class LakeTable:
 
     # Files
 
-    def spec_id_of(self, layout: Layout | None) -> int:
-        """The id of the partition spec of the files of a layout (None: of a table that is not divided)."""
-        if layout is None or layout.spec is None:
-            return self.metadata().defaultSpecId()
-        return int(layout.spec.specId())
-
     def new_file(self, name: str) -> str:
         """Return the full path for a new data file whose name ends with `name`."""
         return str(self.calls.newFile(f"{self._file_prefix}{name}"))
 
-    def data_file(self, path: str, layout: Layout | None = None, partition: str = NOWHERE) -> Any:
-        """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer.
-
-        `layout` and `partition` as `write_files` has them; a table without partitions needs neither.
-        """
-        divided = layout is not None and bool(layout.partition)
-        # Iceberg reads the footer itself if the table chooses its metrics, by properties, or by a sort, whose columns
-        # have some even if they are not among the first. Its bounds are wrong if a row group lacks its own
-        # (file_metrics.py).
-        sorted_rows = layout is not None and bool(layout.sort)
-        chosen = sorted_rows and self.java.schema().columns().size() > COLUMNS
-        known = footer_metrics(path) if not chosen and has_default_metrics(self.metadata()) else None
-        if known is not None:
-            rows, metrics = known
-            within = json.loads(partition) if divided else None
-            return self.described(layout, path, rows=rows, size=file_size(path), metrics=metrics, partition=within)
-        iceberg = self.jvm.iceberg
-        made, size = self._metrics(path, iceberg.MetricsConfig.forTable(self.java))
-        spec = self.java.spec() if layout is None or layout.spec is None else layout.spec
-        builder = iceberg.DataFiles.builder(spec).withPath(path).withFormat("parquet")
-        if divided:
-            file = {"spec-id": int(spec.specId()), "content": "data", "file-path": "", "file-format": "parquet"}
-            file |= {"partition": json.loads(partition), "file-size-in-bytes": 1, "record-count": 1}
-            builder = builder.withPartition(self.calls.file(json.dumps(file), spec).partition())
-        return builder.withFileSizeInBytes(size).withMetrics(made).build()
-
-    def described(
-        self, layout: Layout | None, path: str, *, rows: int, size: int, metrics: FileMetrics, partition: Any = None
-    ) -> Any:
-        """Return Iceberg's DataFile of a Parquet file with these metrics, in a partition if the layout has some; the
-        file is not looked at."""
-        about = description(path, rows=rows, size=size, metrics=metrics, spec_id=self.spec_id_of(layout))
-        spec = None if layout is None else layout.spec
-        return self.calls.file(json.dumps(about if partition is None else about | {"partition": partition}), spec)
-
-    def _metrics(self, path: str, config: Any) -> tuple[Any, int]:
-        """Return Iceberg's Metrics of a Parquet file by its MetricsConfig, and the file's size."""
-        local = local_path(path)
-        if local is not None:
-            return self.jvm.metrics(path, config), os.path.getsize(local)
-        source = self.java.io().newInputFile(path)
-        return self.jvm.iceberg.parquet.ParquetUtil.fileMetrics(source, config), source.getLength()
-
-    def _delete_file(self, transaction: Any, file: DataFile, vector: Vector) -> Any:
-        """Return Iceberg's DeleteFile for a vector of a data file."""
-        if not vector.length:
-            metrics, _ = self._metrics(vector.path, self.jvm.iceberg.MetricsConfig.forPositionDelete())
-            return position_deletes_to_java(self.jvm, transaction.table().spec(), file.partition, vector, metrics)
-        if file.partition is None:
-            return self.calls.file(json.dumps(vector_description(vector, self.metadata().defaultSpecId())), None)
-        return to_java(self.jvm, transaction.table().spec(), file.partition, vector)
-
     def contents(self, snapshot_id: int) -> Contents:
         """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""
         if self._contents is None or self._contents.snapshot_id != snapshot_id:
-            files: Files = {}
-            divided = self._may_be_divided
             with failing_as(f"the files of {self.table_id} could not be listed"):
-                planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
-                tasks = planned.iterator()
-                while tasks.hasNext():
-                    task = tasks.next()
-                    file, deletes = task.file(), task.deletes()
-                    files |= self._entry(
-                        file,
-                        divided,
-                        vector=None if deletes.isEmpty() else deletes.get(0),
-                        lineage=_lineage(file),
-                    )
-                planned.close()
+                files = planned(self.java, snapshot_id, self._may_be_divided)
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
         return self._contents
 
-    def _entry(self, file: Any, divided: bool, **known: Any) -> Files:
-        """Return what is kept of Iceberg's DataFile, by its path, with its partition if the table may be `divided`."""
-        path, rows, size = str(file.location()), int(file.recordCount()), int(file.fileSizeInBytes())
-        if divided:
-            partition = file.partition()
-            known |= {"partition": partition, "partition_name": str(partition.toString())}
-        return {path: DataFile(path=path, rows=rows, size=size, **known)}
-
-    def _entries(self, added: Sequence[Any]) -> Files:
+    def entries(self, added: Sequence[Any]) -> Files:
+        """Return what is kept of Iceberg's DataFiles, by path."""
         divided = self._may_be_divided
-        return {path: entry for file in added for path, entry in self._entry(file, divided).items()}
+        return {path: entry for file in added for path, entry in entry_of(file, divided).items()}
 
     def rows_to_scan(self, snapshot_id: int, keys: int) -> int:
         """Return how many rows locating so many keys may have to read."""
@@ -677,13 +433,13 @@ class LakeTable:
             changes: Changes = {"last-column-id": max(start.lastColumnId(), layout.highest_id)}
             if head is None:
                 changes["branches"] = {} if base is None else {branch: base}
-                changes["removed-refs"] = [name for name in self.older_branches(branch) if name != keep]
+                changes["removed-refs"] = [name for name in older_branches(start, branch) if name != keep]
             if start.property(f"{OFFSET}{layout.generation}", None) is None:
                 properties[f"{OFFSET}{layout.generation}"] = str(layout.offset)
             if layout.sort and start.property(f"{SORT}{layout.generation}", None) is None:
                 properties[f"{SORT}{layout.generation}"] = json.dumps(layout.sort)
-            properties |= self._kept_versions(start)
-            if layout.comments and (noted := _noted(layout.comments)) != start.property(COMMENTS, None):
+            properties |= kept_versions(start, self._grace_began())
+            if layout.comments and (noted := noted_comments(layout.comments)) != start.property(COMMENTS, None):
                 properties[COMMENTS] = noted
             summary_of = dict(summary)
             if layout.spec is not None:
@@ -693,8 +449,8 @@ class LakeTable:
             transaction = self.calls.begin(
                 json.dumps(changes | {"properties": properties}),
                 layout.java,
-                self._order(start, layout),
-                self._their_order(start) is None,
+                order_of(self.jvm, start, layout),
+                their_order(start) is None,
                 shown_before,
                 SORT_ORDER,
             )
@@ -708,7 +464,7 @@ class LakeTable:
                 files[path].lineage = Lineage(first_row_id=first, sequence=sequence)
             snapshot_id = int(made["snapshot-id"])
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
-            if made["format-version"] >= 3 and any(_has_no_ids(file) for file in files.values()):
+            if made["format-version"] >= 3 and any(has_no_ids(file) for file in files.values()):
                 self._contents = None  # the first commit after an upgrade has given ids to all rows
             return snapshot_id
 
@@ -736,30 +492,6 @@ class LakeTable:
         if self.calls.swap(json.dumps(changes), order):
             self.sync_metadata()
 
-    def _kept_versions(self, base: Metadata) -> dict[str, str]:
-        """The properties that let the table keep the metadata files of the grace, unless another user has set how many
-        it keeps."""
-        given, noted = base.property(VERSIONS, str(LEAST)), base.property(NOTED_VERSIONS, str(LEAST))
-        if given != noted or not is_due(base.previous_file_count(), int(given)):
-            return {}
-        needed = young(_Times(base.previousFiles()), int(self._grace_began() * 1000))
-        most = str(wanted(int(given), needed))
-        return {VERSIONS: most, NOTED_VERSIONS: most} if most != given else {}
-
-    def older_branches(self, branch: str) -> list[str]:
-        """Return the staging branches, as last read, of starts before the one that made `branch`."""
-        ours = STAGING.fullmatch(branch)
-        number, metadata = int(ours[1]) if ours else 0, self.metadata()
-        found = []
-        for name, ref in metadata.refs().items():
-            match = STAGING.fullmatch(name)
-            # A user's branch may have such a name; its head was not committed by that start.
-            if match is not None and int(match[1]) < number:
-                head = metadata.snapshot(ref.snapshotId())
-                if head is not None and head.summary().get("cutline.w") == match[1]:
-                    found.append(name)
-        return found
-
     def rewind(self, branch: str, snapshot_id: int | None) -> None:
         """Set a branch of ours back to a snapshot; None: remove the branch."""
 
@@ -771,78 +503,6 @@ class LakeTable:
 
         self.committed(f"the branch {branch} of {self.table_id} could not be set back", once)
         self._contents = None
-
-    def replace_all(self, added: Sequence[Any]) -> Change:
-        """Return the change that empties the branch and adds data files."""
-
-        def update(transaction: Any) -> tuple[Any, Files]:
-            all_rows = self.jvm.iceberg.expressions.Expressions.alwaysTrue()
-            overwrite = transaction.newOverwrite().overwriteByRowFilter(all_rows)
-            for file in added:
-                overwrite.addFile(file)
-            return overwrite, self._entries(added)
-
-        return update
-
-    def append(self, base: int, added: Sequence[Any]) -> Change:
-        """Return the change that adds data files (maybe none) to those of snapshot `base`."""
-
-        def update(transaction: Any) -> tuple[Any, Files]:
-            append = transaction.newAppend()
-            for file in added:
-                append.appendFile(file)
-            return append, {**self.contents(base).files, **self._entries(added)}
-
-        return update
-
-    def upsert(self, base: int, added: Sequence[Any], deleted: Sequence[Vector]) -> Change:
-        """Return the change that adds data files to those of snapshot `base`, and gives others new deletion vectors."""
-
-        def update(transaction: Any) -> tuple[Any, Files]:
-            files = {**self.contents(base).files, **self._entries(added)}
-            delta = transaction.newRowDelta().validateFromSnapshot(base)
-            for file in added:
-                delta.addRows(file)
-            for vector in deleted:
-                old = files[vector.data_file]
-                new = self._delete_file(transaction, old, vector)
-                if old.vector is not None:
-                    delta.removeDeletes(old.vector)
-                delta.addDeletes(new)
-                files[vector.data_file] = replace(old, vector=new, dead=vector)
-            return delta, files
-
-        return update
-
-    def rewrite(
-        self, base: int, old: Sequence[DataFile], added: Sequence[Any], deleted: Sequence[Vector] = ()
-    ) -> Change:
-        """Return the change that replaces data files of snapshot `base` with others that have the same living rows.
-
-        `deleted` are deletion vectors of the new files.
-        """
-
-        def update(transaction: Any) -> tuple[Any, Files]:
-            files, spec = {**self.contents(base).files, **self._entries(added)}, transaction.table().spec()
-            rewrite = transaction.newRewrite().validateFromSnapshot(base)
-            for file in old:
-                # Iceberg looks a file to remove up by its path, and takes all else from its manifest.
-                known = self.jvm.iceberg.DataFiles.builder(spec).withPath(file.path).withFormat("parquet")
-                if file.partition is not None:
-                    known = known.withPartition(file.partition)
-                rewrite.deleteFile(known.withFileSizeInBytes(file.size).withRecordCount(file.rows).build())
-                if file.vector is not None:
-                    rewrite.deleteFile(file.vector)
-                del files[file.path]
-            for file in added:
-                rewrite.addFile(file)
-            for vector in deleted:
-                entry = files[vector.data_file]
-                entry.vector, entry.dead = self._delete_file(transaction, entry, vector), vector
-                rewrite.addFile(entry.vector)
-            return rewrite, files
-
-        return update
 
     # Commits that readers see
 
@@ -857,33 +517,12 @@ class LakeTable:
         self.committed(f"old tags of {self.table_id} could not be dropped", once)
 
     def tag(self, tags: Mapping[str, int]) -> None:
-        """Create tags (name -> snapshot), see `_new_tags`. Raises Unavailable on a conflict."""
+        """Create tags (name -> snapshot), see `new_tags`. Raises Unavailable on a conflict."""
 
         def once() -> None:
-            self._swap({"tags": self._new_tags(self.metadata(), tags)})
+            self._swap({"tags": new_tags(self.metadata(), tags, self.table_id)})
 
         self.committed(f"the tags {', '.join(tags)} of {self.table_id} could not be set", once)
-
-    def _new_tags(self, base: Metadata, tags: Mapping[str, int]) -> dict[str, int]:
-        """Return the tags to create. Where another user has a tag or branch of that name it stays, with a warning. The
-        savepoint does not depend on its tag: retention keeps what its record names.
-        """
-        found = {}
-        for name, snapshot_id in tags.items():
-            known = base.ref(name)
-            if known is not None and (known.isBranch() or known.snapshotId() != snapshot_id):
-                logger.warning(
-                    "the %s %s of the lake table %s.%s was set by another user, so the savepoint has no tag of that"
-                    " name; its snapshot is %d",
-                    "branch" if known.isBranch() else "tag",
-                    name,
-                    CATALOG,
-                    self.table_id,
-                    snapshot_id,
-                )
-            elif known is None and base.snapshot(snapshot_id) is not None:
-                found[name] = snapshot_id
-        return found
 
     def show(
         self,
@@ -922,7 +561,7 @@ class LakeTable:
             if lost is None or before.snapshot_id != snapshot_id:
                 if lost is not None:
                     logger.warning("%s: it is undone, no row changes", lost.describe(f"{CATALOG}.{self.table_id}"))
-                comments, schema_id = self._comments(), int(snapshot.schemaId())
+                comments, schema_id = comments_of(self.metadata()), int(snapshot.schemaId())
                 changes["spec-id"] = int(snapshot.summary().get(SPEC) or UNPARTITIONED)
                 changes["schema-id"], changes["branches"] = schema_id, {"main": snapshot_id}
                 order = self._shown_order(base, schema_id)
@@ -931,16 +570,16 @@ class LakeTable:
                     changes["sort-order-id"] = int(ours)
                     if ours != base.property(SORT_ORDER, UNSORTED):
                         properties[SORT_ORDER] = ours
-                if comments and (noted := _noted(comments)) != base.property(COMMENTS, None):
+                if comments and (noted := noted_comments(comments)) != base.property(COMMENTS, None):
                     properties[COMMENTS] = noted  # the next commit gives them to the columns again
                 if base.property(CHOICE, None) is not None:
                     gone.append(CHOICE)
             if (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
                 properties[PUBLISHED] = json.dumps([w, n, snapshot_id])
-            properties |= self._kept_versions(base)
+            properties |= kept_versions(base, self._grace_began())
             if tag:
-                changes["tags"] = self._new_tags(base, {f"checkpoint_{n}": snapshot_id})
-            old = [name for name in self.older_branches(f"staging_{w}") if name != work]
+                changes["tags"] = new_tags(base, {f"checkpoint_{n}": snapshot_id}, self.table_id)
+            old = [name for name in older_branches(base, branch_of(w)) if name != work]
             self._swap({**changes, "properties": properties, "removed-properties": gone, "removed-refs": old}, order)
             return True
 
@@ -950,75 +589,11 @@ class LakeTable:
         """The sort order that the table must have with the columns of a schema if another user has set one, else None:
         that stays, up to the first column that the schema lacks.
         """
-        theirs = self._their_order(base)
+        theirs = their_order(base)
         if theirs is None:
             return None
         if not self._order_noticed:
             self._order_noticed = True
-            logger.warning(
-                "another user set the sort order of the lake table %s.%s, so it stays theirs; sort in table_options"
-                " still orders the rows of each file",
-                CATALOG,
-                self.table_id,
-            )
+            text = "another user set the sort order of the lake table %s.%s, so it stays theirs; sort in table_options"
+            logger.warning(f"{text} still orders the rows of each file", CATALOG, self.table_id)
         return fitting(self.jvm, theirs, base.schemasById().get(schema_id))
-
-
-class _Times(Sequence[int]):
-    """When the earlier metadata files of a table were made, in ms since 1970; each costs a call to the JVM."""
-
-    def __init__(self, listed: Any) -> None:
-        self._listed = listed
-        self._size = int(listed.size())
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, at: Any) -> Any:
-        return int(self._listed.get(at).timestampMillis())
-
-
-def write_rows(table: LakeTable, layout: Layout, groups: Iterable[pa.Table]) -> list[Any]:
-    """Write Arrow tables in a layout as durable data files, one for each partition; return Iceberg's DataFiles."""
-    written = write_files(lambda: table.new_file(f"{uuid.uuid4().hex}.parquet"), groups, layout)
-    return [table.data_file(path, layout, partition) for path, partition in written]
-
-
-def table_dropped(table_id: str) -> TableFault:
-    """Return the error for a lake table that is gone."""
-    sentence = f"the lake table {CATALOG}.{table_id} was dropped by another user"
-    return TableFault(sentence, "retry the table to read it again", lost=True)
-
-
-def snapshot_lost(table_id: str) -> TableFault:
-    """Return the error for a lake table that lacks the snapshot from which Cutline continues."""
-    return TableFault(
-        f"the lake table {CATALOG}.{table_id} no longer has the snapshot from which Cutline continues, because another"
-        " user expired or replaced it",
-        "retry the table to read it again",
-        lost=True,
-    )
-
-
-def key_ids(layout: Layout) -> tuple[int, ...]:
-    """The lake's field ids of the key's columns."""
-    return tuple(column.field_id + layout.offset for column in layout.schema.key_columns)
-
-
-def _lineage(file: Any) -> Lineage:
-    """What Iceberg has assigned to a DataFile that it read from a manifest."""
-    first = file.firstRowId()
-    return Lineage(first_row_id=None if first is None else int(first), sequence=int(file.dataSequenceNumber()))
-
-
-def _has_no_ids(file: DataFile) -> bool:
-    return file.lineage is not None and file.lineage.first_row_id is None
-
-
-def _docs(schema: Any) -> dict[int, str]:
-    """The comments of a schema's columns, by field id."""
-    return {int(field.fieldId()): str(field.doc() or "") for field in schema.columns()}
-
-
-def _noted(comments: Mapping[int, str]) -> str:
-    return json.dumps({str(number): text for number, text in sorted(comments.items())})

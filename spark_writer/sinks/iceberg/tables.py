@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection
 
 from cutline.common.store.records import Work
 from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks.iceberg.faults import table_dropped
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.sinks.iceberg.lake import Lake
-from cutline.spark_writer.sinks.iceberg.table import LakeTable, table_dropped
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from cutline.spark_writer.sinks.side_by_side import SideBySide
 

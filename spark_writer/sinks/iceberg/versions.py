@@ -9,11 +9,14 @@ the commits that are made anyway. A length that another user has set stays.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 VERSIONS = "write.metadata.previous-versions-max"
 LEAST = 100
 """As the table is made."""
 MOST = 50_000
+NOTED_VERSIONS = "cutline.metadata-versions"
+"""The property with the number of metadata files that Cutline last let the table keep."""
 ROOM = 32
 """The list must be this short of full for more commits before the next look."""
 
@@ -42,3 +45,28 @@ def wanted(most: int, needed: int) -> int:
     """Return the length of the list for so many young files; `most`, the present one, if it is about right."""
     found = min(MOST, max(LEAST, needed + ROOM + max(ROOM, needed // 8)))
     return found if found > most or 4 * found < 3 * most else most
+
+
+def kept_versions(base: Any, grace_began: float) -> dict[str, str]:
+    """The properties that let a table with this metadata keep the metadata files of the grace, which began then, unless
+    another user has set how many it keeps."""
+    given, noted = base.property(VERSIONS, str(LEAST)), base.property(NOTED_VERSIONS, str(LEAST))
+    if given != noted or not is_due(base.previous_file_count(), int(given)):
+        return {}
+    needed = young(_Times(base.previousFiles()), int(grace_began * 1000))
+    most = str(wanted(int(given), needed))
+    return {VERSIONS: most, NOTED_VERSIONS: most} if most != given else {}
+
+
+class _Times(Sequence[int]):
+    """When the earlier metadata files of a table were made, in ms since 1970; each costs a call to the JVM."""
+
+    def __init__(self, listed: Any) -> None:
+        self._listed = listed
+        self._size = int(listed.size())
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, at: Any) -> Any:
+        return int(self._listed.get(at).timestampMillis())

@@ -27,6 +27,7 @@ from cutline.common.store.records import FileMetrics
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
 from cutline.spark_writer.sinks.iceberg import staged
+from cutline.spark_writer.sinks.iceberg.data_files import described
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.conftest import FULL
 from tests.support.spark_bench import Row, SparkBench, T, U, order, same, schema, stock
@@ -51,7 +52,7 @@ def both(table: LakeTable, groups: Sequence[pa.Table], small: bool) -> tuple[dic
     metrics = FileMetrics.from_json(json.loads(json.dumps(metrics.to_json())))
     rows = sum(group.num_rows for group in groups)
     spec, iceberg, size = table.java.spec(), table.jvm.iceberg, os.path.getsize(path)
-    by_record = table.described(None, path, rows=rows, size=size, metrics=metrics)
+    by_record = described(table, None, path, rows=rows, size=size, metrics=metrics)
     of_footer = table.jvm.metrics(path, iceberg.MetricsConfig.forTable(table.java))
     by_iceberg = iceberg.DataFiles.builder(spec).withPath(path).withFormat("parquet").withFileSizeInBytes(size)
     found = []

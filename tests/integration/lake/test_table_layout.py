@@ -18,6 +18,7 @@ from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.sinks.iceberg.table import Wanted
 from tests.support.spark_bench import (
     SparkBench,
     T,
@@ -330,7 +331,7 @@ def test_rows_deleted_in_version_2_stay_deleted_when_version_3_deletes_more(benc
     """A deletion vector takes over what a position-delete file of the same data file deletes, as version 3 wants it."""
     bench.options = options(format_version=2)
     incarnation = both_live(bench)
-    incarnation.sink.tables.get("shop.orders")._wanted_version = 3
+    incarnation.sink.tables.get("shop.orders")._wanted = Wanted(version=3)
     incarnation.sink.tables.get("shop.orders").begin_generation(T, 2)
     bench.journal.change(T, ("-D", order(3)))
     bench.journal.checkpoint(kept=True)

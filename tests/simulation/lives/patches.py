@@ -38,9 +38,11 @@ from tests.simulation.lives.surroundings import (
     Registry,
     Source,
     adopt,
+    append,
     drop_branches,
     expire,
     forget,
+    replace_all,
     store_of,
 )
 
@@ -91,6 +93,7 @@ def simulated(world: LivesWorld) -> Iterator[None]:
         (enumerator_driver, {"STATUS_SECONDS": 2.0, "TICK_SECONDS": 0.5}),
         (sink, {
             "Publications": Publications, "KeyIndexes": lambda _: nobody, "adopt": adopt, "sync_files": list,
+            "append": append, "replace_all": replace_all,
             "ThreadPoolExecutor": Pool, "network_volume_of": lambda _: None,
         }),
         (upkeep, {

@@ -30,8 +30,8 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.spark_writer.sinks.contract import TableFault
+from cutline.spark_writer.sinks.iceberg.claiming import SOURCE
 from cutline.spark_writer.sinks.iceberg.owner import ID, OWNER, Owner, Relation
-from cutline.spark_writer.sinks.iceberg.table import SOURCE
 from tests.support.binlog_bytes import schema_of
 
 TABLE: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t")
@@ -366,12 +366,6 @@ class LakeTable:
     def layout(self, schema: Any, generation: int) -> Any:
         return SimpleNamespace(schema=schema, defaults={}, in_memory=True)
 
-    def replace_all(self, chunks: list[str]) -> list[str]:
-        return chunks
-
-    def append(self, head: int | None, chunks: list[str]) -> list[str]:
-        return [*(() if head is None else self.java.snapshots[head][2]), *chunks]
-
     def commit(self, *, branch: str, change: list[str], **_: Any) -> int:
         self._ours()
         world = self.lake.world
@@ -490,6 +484,14 @@ def adopt(store: PipelineStore, staged: Any, table: LakeTable, layout: Any) -> l
     if data is None:
         raise StagedLost(f"{staged.record.path} is gone")
     return [_Row(row) for row in data.decode().split()]
+
+
+def replace_all(table: LakeTable, chunks: list[str]) -> list[str]:
+    return chunks
+
+
+def append(table: LakeTable, head: int | None, chunks: list[str]) -> list[str]:
+    return [*(() if head is None else table.java.snapshots[head][2]), *chunks]
 
 
 def drop_branches(table: LakeTable, *, ours: str) -> None:

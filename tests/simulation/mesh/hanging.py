@@ -80,10 +80,11 @@ class Hanging:
     def size(self) -> dict[str, int]:
         """What may grow: files of the store, rows in streams and in files that no checkpoint has."""
         world = self.world
+        open_files = [service.files for service in world.mesh.services if service.alive and service.files is not None]
         return {
             "files in the store": len(world.store.memory.files),
             "messages in streams": sum(len(c.queue) for c in world.network.channels.values() if not c.gone),
-            "rows staged": sum(len(rows) for s in world.mesh.services if s.alive for rows in s.open.values()),
+            "rows staged": sum(len(rows) for files in open_files for rows in files.open.values()),
         }
 
     def has_not_grown(self, before: dict[str, int], slot: int) -> None:
