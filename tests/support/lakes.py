@@ -49,7 +49,7 @@ def writing(mesh: Mesh) -> Iterator[None]:
     assert not thread.is_alive()
     assert not ends, ends
     faults = [status for lead in leads.values() for status in lead.failures()]
-    assert {fault["kind"] for fault in faults} <= {"Unavailable", "Refused"}, faults
+    assert {fault.kind for fault in faults} <= {"Unavailable", "Refused"}, faults
 
 
 def savepoint(pipeline: Pipeline, nonce: str, seconds: float = 90.0) -> int:
