@@ -267,13 +267,13 @@ class Services:
         self, service: SimulatedService, cause: Cause, halts: bool = False, loss: Loss = Loss.NOTHING
     ) -> None:
         """The member gives up its epoch; its presence has the cause."""
-        if service.leader is not None:
-            failed = EpochFailed(epoch=service.epoch, cause=cause, halts=halts, lost=loss)
-            self.world.drivers.tell(service, service.token, failed)
-            return
         if service.driven is not None:
             if service.driven.links is not None:
                 service.driven.links.lose(cause)
+            return
+        if service.leader is not None:
+            failed = EpochFailed(epoch=service.epoch, cause=cause, halts=halts, lost=loss)
+            self.world.drivers.tell(service, service.token, failed)
             return
         self.world.tell_story(f"{service.incarnation} gives up epoch {service.epoch}: {cause}")
         service.failed = (service.epoch, cause, halts, loss)
