@@ -50,6 +50,7 @@ class ChannelLost(Unavailable):
     def __init__(self, channel: str, evidence: str) -> None:
         """Take the stream's name and the evidence, one sentence."""
         super().__init__(f"channel {channel} is lost: {evidence}")
+        self.channel = channel
 
 
 class LeaderLost(Unavailable):
