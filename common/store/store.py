@@ -389,13 +389,6 @@ class PipelineStore:
         number = max(self._numbers("retired"), default=0)
         return number, self._get(_retired_path(number)) if number else None
 
-    def _note_retired(self, body: Mapping[str, Any]) -> int:
-        """Put a note after all others, and return its number."""
-        number = max(self._numbers("retired"), default=0) + 1
-        while not self._put(_retired_path(number), body):
-            number += 1
-        return number
-
     def put_deleting(self) -> None:
         """Note that the pipeline is being deleted, where a look costs less than one at the standing orders."""
         self._put(_DELETING, {"n": 1})
@@ -635,21 +628,29 @@ class PipelineStore:
 
     def may_retire(self, n: int, kept: Collection[int] = (), *, w: int = 0) -> bool:
         """Note that start `w` of the Spark writer removes from now on what only a restore to before publication `n`
-        needs, except for the cuts `kept`; False if such a restore is under way, so nothing may be removed.
+        needs, except for the cuts `kept`; False if nothing may be removed: such a restore is under way, or a later
+        round has noted a later publication that the pipeline still goes on from.
 
         Call it before anything is removed, here or in the lake. A restore is commanded before a leader reads that note,
         and this reads the commands after it was written: so either the leader refuses the restore, or this sees it, as
         a command without an outcome, as a standing order, or by an epoch that has left `n` behind. The note that was
         in vain is followed by one that says what was before, unless another start has noted something meanwhile.
         """
-        _, before = self._retired_note()
-        known: dict[str, Any] = {"n": 0, "kept": []} if before is None else before
-        least = {n} if n < known["n"] else set()  # after a restore to a savepoint from before the last note
-        note = {"n": max(n, known["n"]), "kept": sorted({*kept, *least}), "w": w}
-        number = None if note == before else self._note_retired(note)
+        while True:
+            number, before = self._retired_note()
+            known: dict[str, Any] = {"n": 0, "kept": []} if before is None else before
+            if n < known["n"] and known["n"] in follow(self.last_slot(), self.entry):
+                return False  # late: a later round may have removed what is kept here
+            least = {n} if n < known["n"] else set()  # after a restore to a savepoint from before the last note
+            # What an earlier round did not keep is removed, whatever this one would have kept.
+            whole = sorted(cut for cut in {*kept, *least} if cut >= known["n"] or cut in known["kept"])
+            note = {"n": max(n, known["n"]), "kept": whole, "w": w}
+            noted = note != before
+            if not noted or self._put(_retired_path(number + 1), note):
+                break  # else another round has noted something meanwhile
         allowed = self._nothing_goes_back(n, kept)
-        if not allowed and number is not None and number == max(self._numbers("retired"), default=0):
-            self._note_retired({**known, "w": w})
+        if not allowed and noted and number + 1 == max(self._numbers("retired"), default=0):
+            self._put(_retired_path(number + 2), {**known, "w": w})
         return allowed
 
     def _nothing_goes_back(self, n: int, kept: Collection[int]) -> bool:
