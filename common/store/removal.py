@@ -72,15 +72,6 @@ class Removal:
         number = max(bodies.numbers(self._folder, "retired"), default=0)
         return number, bodies.get(self._folder, numbered("retired", number)) if number else None
 
-    def _note_retired(self, body: Mapping[str, Any]) -> int:
-        """Put a note after all others, and return its number."""
-        number = max(bodies.numbers(self._folder, "retired"), default=0) + 1
-        while not bodies.put(self._folder, numbered("retired", number), body):
-            number += 1
-        return number
-
-    # The sweep
-
     def sweep(self) -> list[str]:
         """Remove files that no reader can need any more; return their paths (below the pipeline's folder).
 
@@ -127,21 +118,29 @@ class Removal:
 
     def may_retire(self, n: int, kept: Collection[int] = (), *, w: int = 0) -> bool:
         """Note that start `w` of the Spark writer removes from now on what only a restore to before publication `n`
-        needs, except for the cuts `kept`; False if such a restore is under way, so nothing may be removed.
+        needs, except for the cuts `kept`; False if nothing may be removed: such a restore is under way, or a later
+        round has noted a later publication that the pipeline still goes on from.
 
         Call it before anything is removed, here or in the lake. A restore is commanded before a leader reads that note,
         and this reads the commands after it was written: so either the leader refuses the restore, or this sees it, as
         a command without an outcome, as a standing order, or by an epoch that has left `n` behind. The note that was
         in vain is followed by one that says what was before, unless another start has noted something meanwhile.
         """
-        _, before = self._retired_note()
-        known: dict[str, Any] = {"n": 0, "kept": []} if before is None else before
-        least = {n} if n < known["n"] else set()  # after a restore to a savepoint from before the last note
-        note = {"n": max(n, known["n"]), "kept": sorted({*kept, *least}), "w": w}
-        number = None if note == before else self._note_retired(note)
+        while True:
+            number, before = self._retired_note()
+            known: dict[str, Any] = {"n": 0, "kept": []} if before is None else before
+            if n < known["n"] and known["n"] in follow(self._last_slot(), self._entry):
+                return False  # late: a later round may have removed what is kept here
+            least = {n} if n < known["n"] else set()  # after a restore to a savepoint from before the last note
+            # What an earlier round did not keep is removed, whatever this one would have kept.
+            whole = sorted(cut for cut in {*kept, *least} if cut >= known["n"] or cut in known["kept"])
+            note = {"n": max(n, known["n"]), "kept": whole, "w": w}
+            noted = note != before
+            if not noted or bodies.put(self._folder, numbered("retired", number + 1), note):
+                break  # else another round has noted something meanwhile
         allowed = self._nothing_goes_back(n, kept)
-        if not allowed and number is not None and number == max(bodies.numbers(self._folder, "retired"), default=0):
-            self._note_retired({**known, "w": w})
+        if not allowed and noted and number + 1 == max(bodies.numbers(self._folder, "retired"), default=0):
+            bodies.put(self._folder, numbered("retired", number + 2), {**known, "w": w})
         return allowed
 
     def _nothing_goes_back(self, n: int, kept: Collection[int]) -> bool:

@@ -4,6 +4,7 @@ import os
 import uuid
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,42 @@ def test_after_a_restore_to_a_savepoint_from_before_the_last_note_that_note_stan
     assert shop.removal.may_retire(2)
     assert shop.removal.retired() == (6, frozenset({2}))
     assert restorable(shop, 2)
+
+
+def test_a_round_that_comes_late_makes_nothing_valid_that_a_later_one_removes(shop: PipelineStore) -> None:
+    """1. A round notes its publication, and its sweep waits for a thread. 2. The next round notes a later one.
+    3. The sweep of the first one begins."""
+    kept_until(shop, 8)
+    assert shop.removal.may_retire(5)
+    assert shop.removal.may_retire(8)
+    shop.removal.retire(5)
+    assert shop.removal.retired() == (8, frozenset())
+    assert not restorable(shop, 5)
+    assert 4 in shop.slots()  # the next round's sweep removes it
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_a_savepoint_that_one_round_did_not_keep_is_kept_by_no_later_one(shop: PipelineStore, n: int) -> None:
+    kept_until(shop, 7, kept={2, 4})
+    assert shop.removal.may_retire(6, {4})
+    assert shop.removal.may_retire(n, {2, 4})
+    assert shop.removal.retired() == (n, frozenset({4}))
+    assert not restorable(shop, 2)
+
+
+def test_of_two_rounds_that_cross_at_any_call_the_later_publication_stays_noted() -> None:
+    for at in range(1, 100):
+        url = f"memory://{uuid.uuid4().hex}"
+        shop = records.begun(url)
+        kept_until(shop, 5)
+        files = Store(url).open(shop.life)
+        crossing = Crossing(files._folder, at, partial(shop.removal.may_retire, 5))
+        files._folder = files.commands._folder = files.removal._folder = crossing  # type: ignore[assignment]
+        files.removal.may_retire(3)
+        if crossing.calls < at:
+            break
+        assert shop.removal.retired() == (5, frozenset()), f"the later round came before call {at}"
+    assert at > 3
 
 
 def test_another_starts_note_is_not_taken_back(shop: PipelineStore) -> None:

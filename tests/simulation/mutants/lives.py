@@ -16,7 +16,7 @@ OWNER = "spark_writer/sinks/iceberg/owner.py"
 PURGING = "spark_writer/sinks/iceberg/purging.py"
 RESTORING = "common/store/restoring.py"
 UPKEEP = "spark_writer/sinks/iceberg/upkeep.py"
-NOTE = "        number = None if note == before else self._note_retired(note)\n"
+RETIRING = "        while True:\n            number, before = self._retired_note()\n"
 LOOK = "        allowed = self._nothing_goes_back(n, kept)\n"
 
 
@@ -103,8 +103,18 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "retention looks for restores before its note, not after it",
-        ((REMOVAL, NOTE + LOOK, LOOK + NOTE),),
+        ((REMOVAL, LOOK, ""), (REMOVAL, RETIRING, LOOK + RETIRING)),
         tests="test_store_retention.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
+    ),
+    Mutant(
+        "a round of retention that comes late notes what it would keep",
+        ((REMOVAL, 'if n < known["n"] and known["n"] in follow(', 'if n < 0 and known["n"] in follow('),),
+        tests="test_store_retention.py::test_a_round_that_comes_late_makes_nothing_valid_that_a_later_one_removes",
+    ),
+    Mutant(
+        "a savepoint that one round did not keep is kept by a later one",
+        ((REMOVAL, ' if cut >= known["n"] or cut in known["kept"])', ")"),),
+        tests="test_store_retention.py::test_a_savepoint_that_one_round_did_not_keep_is_kept_by_no_later_one",
     ),
     mutant(
         "a checkpoint can be restored though what it needs is being removed",
