@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from cutline.common.limits import UNLIMITED, Limits
 
+LEAST_SECONDS = 1e-6
+"""A shorter wait is what rounding leaves of one that has ended; a clock may not move by so little."""
+
 
 class Pace:
     """The debt of one reader, in rows and in bytes. Every `now` is in monotonic seconds."""
@@ -32,7 +35,8 @@ class Pace:
         """After how many seconds the debt is paid off, if the limits stay; 0 if it is."""
         self._pay(now)
         rows, size = self._limits.rows_per_second, self._limits.bytes_per_second
-        return max(self._owed_rows / rows if rows else 0.0, self._owed_bytes / size if size else 0.0)
+        seconds = max(self._owed_rows / rows if rows else 0.0, self._owed_bytes / size if size else 0.0)
+        return seconds if seconds >= LEAST_SECONDS else 0.0
 
     def _pay(self, now: float) -> None:
         passed, self._paid_at = now - self._paid_at, now

@@ -27,6 +27,15 @@ def test_rows_are_given_no_faster_than_either_limit(limits: Limits) -> None:
     assert pace.seconds_left(now=now) == pytest.approx(0)
 
 
+def test_what_rounding_leaves_of_a_wait_is_no_wait() -> None:
+    pace, now = Pace(now=0.0), 15.99117734822954
+    pace.set(Limits(rows_per_second=60), now=now)
+    for rows in range(1, 500):
+        pace.spend(rows, 1, now=now)
+        now += pace.seconds_left(now=now)
+        assert pace.seconds_left(now=now) == 0
+
+
 def test_time_in_which_nothing_was_owed_is_no_credit() -> None:
     pace = Pace(now=0.0)
     pace.set(Limits(rows_per_second=10), now=0.0)
