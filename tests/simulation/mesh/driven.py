@@ -73,7 +73,7 @@ class Driven:
         )  # fmt: skip
         store = ToldStore(world, service, Lives(cast(Any, world.store.memory)))
         self.host = Host(service.role, store, self.ports)
-        self.host.present = asyncio.Event().wait  # type: ignore[assignment,method-assign]  # the world sees it
+        self.host.present = self._present  # type: ignore[method-assign]
         PROCESSES[self.host] = self
         self.main = self.loop.create_task(serve(self) if leads else self.host.serve(self._join))
         self.main.add_done_callback(self._over)
@@ -121,6 +121,13 @@ class Driven:
             self.service.token = (self.world.mesh.tokens, epoch)
         return links
 
+    async def _present(self) -> None:
+        """What the host announces each second of an epoch that it gave up; the world sees all else by itself."""
+        while True:
+            for report in self.host.failed.values():
+                self.service.failed = (report.epoch, report.cause, report.halts, report.lost)
+            await asyncio.sleep(1.0)
+
     async def _join(self, store: PipelineStore, entry: EpochEntry, index: int) -> None:
         world, service = self.world, self.service
         world.mesh.tokens += 1
@@ -128,9 +135,7 @@ class Driven:
         try:
             await self._take_part(await self._driver(store, entry, index), entry, token)
         except CutlineError as error:
-            report = gave_up(entry.slot, error)
-            service.failed = (entry.slot, report.cause, report.halts, report.lost)
-            world.tell_story(f"{service.incarnation} gives up epoch {entry.slot}: {report.cause}")
+            world.tell_story(f"{service.incarnation} gives up epoch {entry.slot}: {gave_up(entry.slot, error).cause}")
             world.count[f"driven {service.role} gave up an epoch"] += 1
             raise
         except Exception as error:  # the host reports it as a bug, which it is
