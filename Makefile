@@ -241,7 +241,7 @@ $(error PART is one of $(FULL_PARTS), not $(PART))
 endif
 test-full: $(patsubst %/5,test-full-part-%,$(or $(PART),$(FULL_PARTS)))
 
-# Each test file is in one part, and the parts take about as long (tests/unit/test_parts.py). Part 4 has these two files, whichever room they
+# Each test file is in one part, and the parts take about as long (tests/unit/house/test_parts.py). Part 4 has these two files, whichever room they
 # are in: Spark's tests take turns on one worker, and growth takes a quarter of an hour of it.
 TESTS_1 := tests/browser tests/simulation tests/unit tests/integration/control tests/integration/end_to_end \
   tests/integration/operation tests/integration/source tests/integration/upkeep

@@ -1,6 +1,6 @@
 """The list of the causes, docs/causes.md: `make causes` writes it from the codes and meanings in common/causes.py.
 
-tests/unit/test_causes.py fails where the page is older than the code.
+tests/unit/common/test_causes.py fails where the page is older than the code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The map of the folders, docs/folders.md: `make map` writes it from the first sentence of each file.
 
 A Python file begins with a docstring and a file of the dashboard with a comment, so a file says itself what it is for;
-tests/unit/test_folder_map.py fails where the page is older than the files.
+tests/unit/house/test_folder_map.py fails where the page is older than the files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
 
-from tests.unit.test_purity import PURE
+from tests.unit.house.test_purity import PURE
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "folders.md"
@@ -22,7 +22,7 @@ HEAD = """# Folders
 
 Each folder and file with its own first sentence. `make map` writes this page. A file with a star is pure: it waits for
 nothing, reads no clock, draws no random number and touches nothing outside of its arguments
-(`tests/unit/test_purity.py`). [Architecture](architecture.md) shows how the folders stand on each other,
+(`tests/unit/house/test_purity.py`). [Architecture](architecture.md) shows how the folders stand on each other,
 [Developing](developing.md) where to add what.
 """
 

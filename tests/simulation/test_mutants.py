@@ -116,7 +116,7 @@ def command(mutant: Mutant) -> list[str]:
     if mutant.tests:  # with the same drawn examples each time, which show the mutant or never do
         words = ["pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider", "--noconftest", "--hypothesis-seed=0"]
         names, _, test = mutant.tests.partition("::")
-        files = [f"tests/unit/{path.name}" for path in sorted((ROOT / "tests" / "unit").glob(names))]
+        files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests" / "unit").rglob(names))]
         assert files, mutant.tests
         return [*words, *(f"{file}::{test}" if test else file for file in files)]
     words = ["tests.simulation", "--stop", "--first", str(mutant.first), "--seeds", str(mutant.seeds)]

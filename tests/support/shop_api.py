@@ -18,7 +18,7 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from tests.support import records
-from tests.unit.test_control import FakeRegistry
+from tests.support.control_api import FakeRegistry
 
 DEFINITION = parse(
     "name: shop\nsource: {host: h, user: u, password_env: SHOP_PASSWORD}\ntables: [shop.*, crm.people]\n"

@@ -15,7 +15,7 @@ class Mutant:
     feature: str = ""  # only the seeds whose worlds have it: a `start` without a snapshot, or a `stop`
     first: int = 1  # later for what few worlds meet, of which one is known
     world: str = "mesh"  # that has this code
-    tests: str = ""  # files of tests/unit, as a pattern, or a test of one, to fail in the place of the sweep
+    tests: str = ""  # files in tests/unit, as a pattern, or a test of one, to fail in the place of the sweep
 
 
 CHANDY_LAMPORT = "common/mesh/chandy_lamport.py"

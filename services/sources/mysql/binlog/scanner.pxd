@@ -1,5 +1,5 @@
 # The constants of scanner.py for the compiler, so that it compares events with literals. scanner.py has the same names
-# for the interpreter (tests/unit/test_binlog.py compares them); event_types.py names the types.
+# for the interpreter (tests/unit/services/sources/test_binlog.py compares them); event_types.py names the types.
 
 cdef enum:
     _GO = 0
