@@ -49,7 +49,6 @@ GRACE_SECONDS = 5.0
 """How long the owner of connections waits for their threads at its end, before it breaks them (`Hosts.end`)."""
 CURRENT_SECONDS = 10.0
 """A status that is older says nothing about the main cursor any more."""
-"""The part of the status of the reader that has the main cursor."""
 
 
 class Hosts:

@@ -25,7 +25,9 @@ from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.receiver import Receiver
 from cutline.common.mesh.sender import FRAGMENT_BYTES, LEAST_CREDIT_BYTES
 from cutline.common.mesh.streams import stream_name
+from cutline.common.store.lives import Key
 from tests.support import records
+from tests.support.causes import because
 from tests.support.databases import Database, MariaDB
 from tests.support.history import content, differences
 from tests.support.leading import led
@@ -34,6 +36,7 @@ from tests.support.modelled_lake import cuts
 
 MIB = 1 << 20
 Fresh = Callable[[Database], str]
+SHOP, SHOP2 = Key("shop.0123456789ab"), Key("shop2.0123456789ab")
 
 
 @asynccontextmanager
@@ -58,14 +61,14 @@ def service(**known: Any) -> Service:
 @pytest.mark.alone
 async def test_in_a_full_redis_a_lease_is_renewed_and_a_service_and_an_epoch_stay_known(redis: Client) -> None:
     """Also a service that has something new to say, which is not heard before there is room."""
-    lease, other = (Lease(redis, lease_name("shop"), owner, 60.0) for owner in ("a", "b"))
+    lease, other = (Lease(redis, lease_name(SHOP), owner, 60.0) for owner in ("a", "b"))
     registry = Registry(redis)
     assert await lease.acquire()
     await registry.announce_presence(service())
-    await registry.announce_epoch("shop", 7)
-    await registry.request("shop", {"kind": "savepoint"})
-    gave_up = service(failed={"shop": GaveUp(epoch=7, cause="x", halts=False)})
-    async with full(redis, stream_name("shop", 7, "reader-0", "writer-0")):
+    await registry.announce_epoch(SHOP, 7)
+    await registry.request(SHOP, {"kind": "savepoint"})
+    gave_up = service(failed={SHOP: GaveUp(epoch=7, cause=because("x"), halts=False)})
+    async with full(redis, stream_name(SHOP, 7, "reader-0", "writer-0")):
         await redis.pexpire(lease.name, 30_000)
         assert await lease.acquire()
         assert await redis.pttl(lease.name) > 50_000
@@ -75,9 +78,9 @@ async def test_in_a_full_redis_a_lease_is_renewed_and_a_service_and_an_epoch_sta
             with suppress(Unavailable):
                 await registry.announce_presence(presence)
             assert await redis.pttl("cutline:service:r1") > 4000
-        await registry.announce_epoch("shop", 7)
+        await registry.announce_epoch(SHOP, 7)
         assert await registry.services() == [service()]
-        assert await registry.take_requests("shop") == [{"kind": "savepoint"}]
+        assert await registry.take_requests(SHOP) == [{"kind": "savepoint"}]
     await registry.announce_presence(gave_up)
     assert await registry.services() == [gave_up]
 
@@ -91,7 +94,7 @@ async def test_a_pipeline_that_filled_redis_and_is_led_by_nobody_or_lacks_servic
     program's keys are there as before."""
     shop = records.begun(f"file://{tmp_path}/store")
     dead = [stream_name(shop.key, 1, "reader-0", f"writer-{number}") for number in range(2)]
-    others = [stream_name("shop2", 1, "reader-0", "writer-0"), "somebody:else"]
+    others = [stream_name(SHOP2, 1, "reader-0", "writer-0"), "somebody:else"]
     for name in others:
         await redis.xadd(name, {"b": bytes(100_000)})
     await redis.set("cutline-of-another-kind", bytes(1000))
@@ -109,12 +112,12 @@ async def test_a_pipeline_that_filled_redis_and_is_led_by_nobody_or_lacks_servic
 
 
 async def test_nothing_of_a_pipeline_that_somebody_leads_is_freed_by_who_doesnt(redis: Client) -> None:
-    name = stream_name("shop", 1, "reader-0", "writer-0")
+    name = stream_name(SHOP, 1, "reader-0", "writer-0")
     await redis.xadd(name, {"b": b"1"})
-    await redis.set(lease_name("shop"), "another")
-    assert await streams.free(redis, "shop", lease_name("shop")) == 0
-    await redis.delete(lease_name("shop"))
-    assert await streams.free(redis, "shop", lease_name("shop")) == 1
+    await redis.set(lease_name(SHOP), "another")
+    assert await streams.free(redis, SHOP, lease_name(SHOP)) == 0
+    await redis.delete(lease_name(SHOP))
+    assert await streams.free(redis, SHOP, lease_name(SHOP)) == 1
 
 
 # --- credits ----------------------------------------------------------------------------------------------------------
@@ -129,11 +132,12 @@ async def test_all_channels_together_stay_under_the_limit_when_no_writer_takes_a
     base = (await redis.info("memory"))["used_memory"]
     await redis.config_set("maxmemory", base + 64 * MIB)
     registry, links = Registry(redis), []
+    keys = [Key(f"p{number}.0123456789ab") for number in range(pipelines)]
     tasks: list[asyncio.Task[None]] = []
     try:
-        for number in range(pipelines):
-            await registry.announce_epoch(f"p{number}", 1)
-        for pipeline in (f"p{number}" for number in range(pipelines)):
+        for pipeline in keys:
+            await registry.announce_epoch(pipeline, 1)
+        for pipeline in keys:
             names = [stream_name(pipeline, 1, f"r{i}", f"w{j}") for i in range(readers) for j in range(writers)]
             await streams.create(redis, names, {})
             links += [
@@ -167,9 +171,9 @@ async def test_all_channels_together_stay_under_the_limit_when_no_writer_takes_a
         assert not any(task.done() for task in tasks)
         await redis.set("there-is", "room")
         received = 0
-        for number in range(pipelines):
+        for pipeline in keys:
             for j in range(writers):
-                receiver = Receiver(redis, [stream_name(f"p{number}", 1, f"r{i}", f"w{j}") for i in range(readers)])
+                receiver = Receiver(redis, [stream_name(pipeline, 1, f"r{i}", f"w{j}") for i in range(readers)])
                 tasks.append(asyncio.create_task(_taking(receiver, readers * 4, len(body))))
         async with asyncio.timeout(120):
             await asyncio.gather(*sending)

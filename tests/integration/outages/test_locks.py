@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError, CutlineError, TableLocked, Unavailable
-from cutline.common.status.pipeline_status import TableStatus
 from cutline.services.sources.mysql.connection import Source, ask, columns_of, connect
 from cutline.services.sources.mysql.preflight import server_faults
 from cutline.services.sources.mysql.server import begin_reading, oldest_transaction_seconds
@@ -46,13 +45,15 @@ def made(server: Database, schema: str, *names: str, rows: int = 300) -> list[st
     return tables
 
 
-def shown(pipeline: Pipeline, table: str) -> TableStatus:
-    """The table in the status."""
-    return pipeline.status().tables.get(table, TableStatus(phase="unknown"))
+def rows_done(pipeline: Pipeline, table: str) -> int:
+    shown = pipeline.status().tables.get(table)
+    return 0 if shown is None else shown.rows_done or 0
 
 
 def cause(pipeline: Pipeline, table: str) -> str:
-    return str(shown(pipeline, table).cause or "")
+    """The table's cause in the status; "" without one."""
+    shown = pipeline.status().tables.get(table)
+    return "" if shown is None or shown.cause is None else str(shown.cause)
 
 
 def equal(pipeline: Pipeline, server: Database, tables: list[str]) -> None:
@@ -90,7 +91,7 @@ def test_each_locked_table_waits_by_itself_and_says_so_while_the_others_are_live
         pipeline.until(lambda: not any(cause(pipeline, table) for table in locked), "their causes to end")
 
         slow = mesh.pipeline("slow", source, [f"{schema}.l*", f"{schema}.n"], snapshot={"max_rows_per_second": 300})
-        slow.until(lambda: shown(slow, large).get("rows_done"), "rows")
+        slow.until(lambda: rows_done(slow, large), "rows")
         held.execute(f"LOCK TABLES {large} WRITE")
         slow.until(lambda: "is locked by another session" in cause(slow, large), "the lock")
         time.sleep(12)  # longer than the attempts at one chunk last

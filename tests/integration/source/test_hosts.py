@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import SourceRefused, Unavailable
-from cutline.common.status.pipeline_status import ReaderStatus
+from cutline.common.mesh.topology import STREAM_READER
+from cutline.common.status.pipeline_status import PipelineStatus, ReaderStatus
 from cutline.services.run.cli import main
 from cutline.services.sources.mysql.connection import server_of
 from cutline.services.sources.mysql.hosts import Hosts
@@ -41,6 +42,11 @@ def hosts_of(*servers: Database | str, monkeypatch: pytest.MonkeyPatch) -> Hosts
     )
 
 
+def reads(host: str, *, at: float) -> PipelineStatus:
+    """The status of a pipeline whose main cursor reads this server."""
+    return PipelineStatus(readers={STREAM_READER: ReaderStatus(at=at, main_host=host, source_host=host)})
+
+
 def replicated(primary: Database, replica: Database, table: str) -> None:
     waited(
         lambda: content_or_none(replica, table) == content_or_none(primary, table) is not None,
@@ -60,11 +66,11 @@ def test_the_first_server_that_can_be_used_is_kept_until_it_fails(
     hosts = hosts_of(DEAD, mysql_nogtid, mysql, monkeypatch=monkeypatch)
     with closing(hosts.connect()) as conn:
         assert str(server_of(conn)) == address(mysql) == str(hosts.current) == hosts.chosen
-    now, reading = 1000.0, {"main_host": DEAD, "source_host": DEAD}
-    hosts.follow({"reader-0": reading | {"at": now - 1}}, now=now)
+    now = 1000.0
+    hosts.follow(reads(DEAD, at=now - 1), now=now)
     with pytest.raises(Unavailable, match=f"{DEAD} did not answer"):
         hosts.connect()
-    hosts.follow({"reader-0": reading | {"at": now - 60}}, now=now)
+    hosts.follow(reads(DEAD, at=now - 60), now=now)
     hosts.connect().close()
     assert hosts.chosen == address(mysql)
     with pytest.raises(Unavailable) as caught:
