@@ -212,9 +212,11 @@ def test_a_round_that_comes_late_makes_nothing_valid_that_a_later_one_removes(sh
 def test_a_round_that_comes_late_in_a_pipeline_that_is_being_deleted_removes_nothing(shop: PipelineStore) -> None:
     kept_until(shop, 8)
     assert shop.removal.may_retire(8)
-    deleting = Removal(
-        shop._folder, shop.commands, entry=lambda slot: None if slot == 8 else shop.entry(slot), last_slot=shop.last_slot
-    )
+
+    def entry(slot: int) -> Any:
+        return None if slot == 8 else shop.entry(slot)
+
+    deleting = Removal(shop._folder, shop.commands, entry=entry, last_slot=shop.last_slot)
     assert not deleting.may_retire(5)
 
 
