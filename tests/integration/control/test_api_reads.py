@@ -189,9 +189,9 @@ def test_a_stream_of_events_ends_with_the_service_and_goes_on_at_the_next_one_wi
     control.pipeline.store.commands.add("limits", limits, by="ann", now=time.time())
     control.pipeline.until(lambda: control.pipeline.shows(control.table), "the table to be live")
     control.service = control.mesh.start("control")
+    waited(lambda: ready(control.url), "the other service", 60, control.mesh.log_ends)
     follower.join(30)
     assert not follower.is_alive()
-    waited(lambda: ready(control.url), "the other service", 60, control.mesh.log_ends)
     listed = control.client.events("shop", limit=1000)[::-1]
     assert [event.id for event in events] == [event.id for event in listed][: len(events)]
     assert events[0].kind == "epoch"
