@@ -23,6 +23,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from cutline.common.clock import Clock
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.table_options import TableOptions
 from cutline.common.positions import Position
@@ -40,6 +41,7 @@ from cutline.spark_writer.ports import Ports
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
 
@@ -180,6 +182,13 @@ class Journal:
         return n
 
 
+class LakeStart(Incarnation):
+    """A start whose sink is Iceberg, for tests of what only that sink has."""
+
+    sink: IcebergSink
+    upkeep: Upkeep
+
+
 class SparkBench:
     """A journal, the Spark that applies it, and the comparison of both."""
 
@@ -190,7 +199,7 @@ class SparkBench:
         self.engine = "local"
         self.options = TableOptions(tables="*.*")
         self.adopts = False
-        self._open: list[Incarnation] = []
+        self._open: list[LakeStart] = []
 
     def lake(self, name: str | None = None) -> Lake:
         own = session.for_pipeline(self.spark, self.journal.sink)
@@ -208,11 +217,15 @@ class SparkBench:
         ports = Ports(clock=time, flag=threading.Event, start=no_thread, pool=ThreadPoolExecutor, engine=engine)
         return Driver(self.journal.store, lead, ports)
 
-    def start(self, reached: Callable[[str], None] = lambda step: None) -> Incarnation:
-        self._open.append(Incarnation(self.journal.store, self.sink(engine=self.engine), reached=reached))
+    def start(
+        self, reached: Callable[[str], None] = lambda step: None, *, clock: Clock = time, **settings: Any
+    ) -> LakeStart:
+        """A start; `settings` are those of its sink."""
+        sink = self.sink(engine=self.engine, clock=clock, **settings)
+        self._open.append(LakeStart(self.journal.store, sink, reached=reached, clock=clock))
         return self._open[-1]
 
-    def apply(self, incarnation: Incarnation | None = None) -> Incarnation:
+    def apply(self, incarnation: LakeStart | None = None) -> LakeStart:
         """Apply all there is, as a new incarnation if none is given."""
         incarnation = incarnation or self.start()
         while incarnation.step():
@@ -293,7 +306,7 @@ def options(**given: Any) -> TableOptions:
     return TableOptions(tables="*.*", **given)
 
 
-def both_read(bench: SparkBench) -> Incarnation:
+def both_read(bench: SparkBench) -> LakeStart:
     """Two tables that are live, with a chunk each."""
     journal = bench.journal
     journal.table(T)
@@ -304,7 +317,7 @@ def both_read(bench: SparkBench) -> Incarnation:
     return bench.apply()
 
 
-def both_live(bench: SparkBench) -> Incarnation:
+def both_live(bench: SparkBench) -> LakeStart:
     """Two tables that are live and have changed once, so that both have files of their own in the lake."""
     journal, incarnation = bench.journal, both_read(bench)
     journal.change(T, ("+U", order(0, "first")))

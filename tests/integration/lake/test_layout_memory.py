@@ -49,7 +49,7 @@ def write(folder: str, rows: int, sort: Any, partition: Any) -> float:
             ids = pa.array(np.arange(start, start + 1000), pa.int64())
             yield pa.table([ids, pa.array([f"{start:08}" * (ROW_BYTES // 8)] * 1000)], schema=WIDE.arrow)
 
-    partitioning.HELD_BYTES = 32 << 20
+    pytest.MonkeyPatch().setattr(partitioning, "HELD_BYTES", 32 << 20)
     before, numbers = peak_mib(os.getpid()), iter(range(1000))
     written = list(write_files(lambda: f"{folder}/{next(numbers)}.parquet", tables(), layout))
     assert len(written) > 1

@@ -20,12 +20,11 @@ import pytest
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import sink, upkeep
-from cutline.spark_writer.sinks.iceberg.maintenance import expire
+from cutline.spark_writer.sinks.iceberg.maintenance import TIER, expire
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support.busy_history import busy_history
-from tests.support.spark_bench import Journal, SparkBench, T, U, order, same
+from tests.support.spark_bench import Journal, LakeStart, SparkBench, T, U, order, same
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,7 +83,7 @@ def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(
     assert bench.agree() == len(journal.store.publications()) >= 2
 
 
-def _stepped(incarnation: Incarnation, crash: Callable[[str], None], bench: SparkBench) -> None:
+def _stepped(incarnation: LakeStart, crash: Callable[[str], None], bench: SparkBench) -> None:
     incarnation._reached = crash
     bench.apply(incarnation)
 
@@ -298,20 +297,20 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
 def test_the_files_of_a_snapshot_are_not_merged_before_their_table_is_live(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T, phase="snapshot")
-    for number in range(upkeep.TIER):
+    for number in range(TIER):
         journal.chunk(T, [order(number)])
     journal.checkpoint()
     incarnation = bench.apply()
-    head = incarnation.progress.work[T.table_id]
+    work = incarnation.progress.work[T.table_id]
     incarnation.upkeep.run()
-    assert incarnation.progress.work[T.table_id] == head
+    assert incarnation.progress.work[T.table_id] == work
     journal.table(T)
     journal.checkpoint()
     bench.apply(incarnation)
     incarnation.upkeep.run()
     head = snapshot_of(incarnation.progress.work[T.table_id].content)
     (file,) = bench.lake().ensure(T.table_id).contents(head).files.values()
-    assert file.rows == upkeep.TIER
+    assert file.rows == TIER
 
 
 def test_expiry_spares_the_files_of_the_store(bench: SparkBench) -> None:

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from cutline.spark_writer import session
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
 from cutline.spark_writer.sinks.iceberg.table import Wanted
 from tests.support.spark_bench import (
+    LakeStart,
     SparkBench,
     T,
     U,
@@ -294,7 +294,7 @@ def test_the_format_version_is_a_tables_own_option_or_the_sinks(bench: SparkBenc
     journal.chunk(T, [order(1)])
     journal.chunk(U, [stock(1, 1)])
     journal.checkpoint()
-    made = Incarnation(journal.store, IcebergSink(journal.store, lake))
+    made = LakeStart(journal.store, IcebergSink(journal.store, lake))
     bench.apply(made)
     made.close()
     assert [version_of(bench, name) for name in ("shop.orders", "shop.stock", "_cutline.publications")] == [3, 2, 2]
