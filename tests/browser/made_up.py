@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.commands.kinds import Mode
+
 SHOP = (
     "orders order_lines customers addresses products prices stock suppliers carts cart_items payments refunds invoices"
     " shipments parcels returns coupons reviews sessions events page_views searches wishlists notifications emails"
@@ -110,7 +112,7 @@ class Made:
     name: str
     host: str
     tables: dict[str, dict[str, Any]]
-    mode: str = "running"
+    mode: Mode = "running"
     readers: int = 2
     writers: int = 2
     lag: float = 1.3

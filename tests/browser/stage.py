@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from cutline.common.commands import rules
+from cutline.common.commands import kinds, rules
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.services.control import dashboard
 from tests.browser.made_up import COLUMNS, PLAN, SHOP, SOURCE_COLUMNS, Made, Stage, made_table
@@ -42,7 +42,13 @@ KINDS = {
     "forget": ("forget_table", ""),
     "cancel": ("cancel_table", ""),
 }
-MODES = {"pause": "paused", "resume": "running", "stop": "stopped", "start": "running", "restore": "running"}
+MODES: dict[str, kinds.Mode] = {
+    "pause": "paused",
+    "resume": "running",
+    "stop": "stopped",
+    "start": "running",
+    "restore": "running",
+}
 
 
 def app(stage: Stage) -> FastAPI:
@@ -254,7 +260,7 @@ def app(stage: Stage) -> FastAPI:
         by, made = role(request, "operator"), known(name)
         found = known_table(made, table)
         kind, phase = KINDS[what]
-        if refused := rules.table_refusal(commands.KINDS[kind], table, found["phase"]):
+        if refused := rules.table_refusal(kinds.KINDS[kind], table, found["phase"]):
             raise Refusal(409, *refused)
         if phase:
             found.update(phase=phase, cause=None, remedy=None)
@@ -281,8 +287,8 @@ def app(stage: Stage) -> FastAPI:
         by, made = role(request, "operator"), known(name)
         body = await request.json() if await request.body() else {}
         kind = {"savepoints": "savepoint", "checkpoints": "checkpoint"}.get(what, what.replace("-", "_"))
-        wish = commands.wish_of(kind, body)
-        if isinstance(wish, commands.Refusal):
+        wish = kinds.wish_of(kind, body)
+        if isinstance(wish, kinds.Refusal):
             raise Refusal(422, *wish)
         if refused := wish.refusal(rules.state(made.mode, halted=False, ended=False)):
             raise Refusal(409, *refused)

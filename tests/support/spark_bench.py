@@ -23,6 +23,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from cutline.common.clock import Clock
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.table_options import TableOptions
 from cutline.common.positions import Position
@@ -40,6 +41,7 @@ from cutline.spark_writer.ports import Ports
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
 
@@ -108,7 +110,7 @@ class Journal:
         return self.schemas[self.entries[table_id].schema or ""]
 
     def chunk(self, table: TableSchema, rows: list[Row], *, field_ids: bool = True) -> None:
-        file = OpenChunk(self.store, split_id=f"s{self.seq}", **self._named(table))
+        file = OpenChunk(self.store, split_id=f"s{self.seq}", **self.named(table))
         arrow = table.arrow if field_ids else pa.schema([field.remove_metadata() for field in table.arrow])
         for batch in pa.Table.from_pylist(rows, schema=arrow).to_batches(max_chunksize=3):
             file.append(batch)
@@ -119,7 +121,7 @@ class Journal:
 
     def change(self, table: TableSchema, *changes: tuple[str, Row | None]) -> None:
         """Stage changes: (`+I` | `+U`, row), (`-D`, row), (`t`, None)."""
-        file = OpenChanges(self.store, **self._named(table))
+        file = OpenChanges(self.store, **self.named(table))
         rows = pa.Table.from_pylist([row or {} for _, row in changes], schema=table.arrow).combine_chunks()
         count = len(changes)
         meta = pa.Table.from_pydict(
@@ -148,7 +150,8 @@ class Journal:
                 else:
                     model[key] = row
 
-    def _named(self, table: TableSchema) -> dict[str, Any]:
+    def named(self, table: TableSchema) -> dict[str, Any]:
+        """What a staged file of a table is named by; the next checkpoint has the table's schema."""
         self.schemas[table.hash] = table
         return {
             "epoch": self.epoch,
@@ -180,6 +183,13 @@ class Journal:
         return n
 
 
+class LakeStart(Incarnation):
+    """A start whose sink is Iceberg, for tests of what only that sink has."""
+
+    sink: IcebergSink
+    upkeep: Upkeep
+
+
 class SparkBench:
     """A journal, the Spark that applies it, and the comparison of both."""
 
@@ -190,7 +200,7 @@ class SparkBench:
         self.engine = "local"
         self.options = TableOptions(tables="*.*")
         self.adopts = False
-        self._open: list[Incarnation] = []
+        self._open: list[LakeStart] = []
 
     def lake(self, name: str | None = None) -> Lake:
         own = session.for_pipeline(self.spark, self.journal.sink)
@@ -208,11 +218,15 @@ class SparkBench:
         ports = Ports(clock=time, flag=threading.Event, start=no_thread, pool=ThreadPoolExecutor, engine=engine)
         return Driver(self.journal.store, lead, ports)
 
-    def start(self, reached: Callable[[str], None] = lambda step: None) -> Incarnation:
-        self._open.append(Incarnation(self.journal.store, self.sink(engine=self.engine), reached=reached))
+    def start(
+        self, reached: Callable[[str], None] = lambda step: None, *, clock: Clock = time, **settings: Any
+    ) -> LakeStart:
+        """A start; `settings` are those of its sink."""
+        sink = self.sink(engine=self.engine, clock=clock, **settings)
+        self._open.append(LakeStart(self.journal.store, sink, reached=reached, clock=clock))
         return self._open[-1]
 
-    def apply(self, incarnation: Incarnation | None = None) -> Incarnation:
+    def apply(self, incarnation: LakeStart | None = None) -> LakeStart:
         """Apply all there is, as a new incarnation if none is given."""
         incarnation = incarnation or self.start()
         while incarnation.step():
@@ -293,7 +307,7 @@ def options(**given: Any) -> TableOptions:
     return TableOptions(tables="*.*", **given)
 
 
-def both_read(bench: SparkBench) -> Incarnation:
+def both_read(bench: SparkBench) -> LakeStart:
     """Two tables that are live, with a chunk each."""
     journal = bench.journal
     journal.table(T)
@@ -304,7 +318,7 @@ def both_read(bench: SparkBench) -> Incarnation:
     return bench.apply()
 
 
-def both_live(bench: SparkBench) -> Incarnation:
+def both_live(bench: SparkBench) -> LakeStart:
     """Two tables that are live and have changed once, so that both have files of their own in the lake."""
     journal, incarnation = bench.journal, both_read(bench)
     journal.change(T, ("+U", order(0, "first")))

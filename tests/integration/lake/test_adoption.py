@@ -25,8 +25,8 @@ from cutline.common.journal.plan import StagedLost
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import FileMetrics
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.sinks.iceberg import data_files, publications, staged
 from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
-from cutline.spark_writer.sinks.iceberg import staged
 from cutline.spark_writer.sinks.iceberg.data_files import described
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from tests.conftest import FULL
@@ -38,7 +38,7 @@ def lake_table(bench: SparkBench, table: TableSchema, row: Row) -> LakeTable:
     bench.journal.table(table)
     bench.journal.chunk(table, [row])
     bench.journal.checkpoint()
-    return bench.apply().tables.get(table.table_id)
+    return bench.apply().sink.tables.get(table.table_id)
 
 
 def both(table: LakeTable, groups: Sequence[pa.Table], small: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -190,17 +190,18 @@ def never(*_: Any, **__: Any) -> Any:
 
 
 def test_adoption_opens_no_file(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_footer = LakeTable.data_file
+    by_footer = data_files.data_file
     chunks(bench)
     bench.journal.checkpoint()
     with monkeypatch.context() as patch:
         patch.setattr(staged, "open_parquet", never)
         patch.setattr(PipelineStore, "verify", never)
-        patch.setattr(
-            LakeTable,
-            "data_file",
-            lambda table, path: (never if table.table_id == T.table_id else by_footer)(table, path),
-        )
+        for module in (staged, data_files, publications):
+            patch.setattr(
+                module,
+                "data_file",
+                lambda table, *about: (never if table.table_id == T.table_id else by_footer)(table, *about),
+            )
         incarnation = bench.apply()
     assert bench.agree() == 1
     bench.journal.change(T, ("+U", order(3, "new")), ("-D", order(12)))

@@ -228,8 +228,8 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
         waited(lambda: len(lead.failures()) > 1, "two failures", 120)
         first, *_, failure = lead.failures()
         assert failure.kind == "Unavailable"
-        assert failure.error.startswith("the catalogue of pipeline shop does not answer (")
-        assert "\n" not in failure.error
+        assert failure.cause.sentence.startswith("the catalogue of pipeline shop does not answer (")
+        assert "\n" not in str(failure.cause)
         assert failure.again_seconds > first.again_seconds
         assert "starting again in" in caplog.text
     finally:

@@ -49,7 +49,7 @@ def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_repo
     journal.change(U, ("+U", stock(1, 200)))
     last = journal.checkpoint()
     applier = Applier(bench, monkeypatch, (0.05, 0.4))
-    seen = []
+    seen: list[set[str]] = []
 
     def published() -> bool:
         if len(applier.lead.failures()) > len(seen):
@@ -62,7 +62,7 @@ def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_repo
     finally:
         applier.close()
     assert [each.again_seconds for each in applier.lead.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
-    assert {each.error for each in applier.lead.failures()} == {"the catalogue is full"}
+    assert {str(each.cause) for each in applier.lead.failures()} == {"the catalogue is full"}
     assert branches(bench, HEALTHY) == {"main", f"staging_{applier.lead.statuses[-1].w}"}
     (apply,) = applier.lead.statuses[-1].applies
     assert (apply.last, apply.rows, sorted(apply.tables)) == (last, 2, sorted([T.table_id, U.table_id]))

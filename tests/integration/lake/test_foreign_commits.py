@@ -20,11 +20,10 @@ import pytest
 
 from cutline.common.errors import ConfigError
 from cutline.common.status.pipeline_status import Held
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
-from tests.support.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, schema, stock
+from tests.support.spark_bench import Heard, LakeStart, SparkBench, T, U, both_live, newest, order, same, schema, stock
 
 THEIRS, OURS = U.table_id, T.table_id
 DELETE = f"DELETE FROM lake.{THEIRS} WHERE item = 3"
@@ -49,7 +48,7 @@ def bench(spark: Any, tmp_path: Path) -> Iterator[Seen]:
     made.close()
 
 
-def live(bench: Seen) -> Incarnation:
+def live(bench: Seen) -> LakeStart:
     """The table alone, live."""
     bench.journal.table(U)
     bench.journal.chunk(U, [stock(number, number) for number in range(6)])
@@ -57,7 +56,7 @@ def live(bench: Seen) -> Incarnation:
     return bench.apply()
 
 
-def change(bench: Seen, number: int, incarnation: Incarnation | None = None, *, inside: bool = False) -> int:
+def change(bench: Seen, number: int, incarnation: LakeStart | None = None, *, inside: bool = False) -> int:
     """Update, delete and insert, and apply the checkpoint if there is an incarnation to do it."""
     journal = bench.journal
     rows = (("+U", stock(number, 200 + number)), ("-D", stock(5, 5)), ("+I", stock(10 + number, number)))
@@ -99,7 +98,7 @@ def parked_at(bench: Seen, n: int) -> str:
     return str(held.cause)
 
 
-def choose(incarnation: Incarnation, choice: str) -> None:
+def choose(incarnation: LakeStart, choice: str) -> None:
     incarnation.choose(THEIRS, choice, incarnation.foreign[THEIRS].seen)
 
 

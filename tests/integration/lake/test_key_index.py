@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from cutline.common.store.index_files import IndexFiles
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import key_index, locating, upkeep
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndex
 from tests.conftest import FULL
 from tests.integration.lake.test_engines import KEYS
 from tests.integration.upkeep.test_expiry import expire_now
-from tests.support.spark_bench import SparkBench, T, U, newest, order, schema, stock
+from tests.support.spark_bench import LakeStart, SparkBench, T, U, newest, order, schema, stock
 
 STEPS = 40 if FULL else 16
 
@@ -31,7 +30,7 @@ class Killed(BaseException):
 def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
     """Every batch is worth an index, and a few rows fill runs and tiers; upkeep runs when a test calls for it."""
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 1e9)
-    monkeypatch.setattr(upkeep, "COMPACTION_REST", 1e9)
+    monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)
     monkeypatch.setattr(locating, "SMALL_ROWS", 0)
     monkeypatch.setattr(locating, "LEAST_RATIO", 0)
     monkeypatch.setattr(locating, "CLEAR_RATIO", 0)
@@ -44,7 +43,7 @@ def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made.close()
 
 
-def index_of(incarnation: Incarnation, table_id: str = T.table_id) -> KeyIndex:
+def index_of(incarnation: LakeStart, table_id: str = T.table_id) -> KeyIndex:
     return incarnation.sink.indexes.find(table_id)
 
 
@@ -52,13 +51,12 @@ def names(bench: SparkBench) -> set[str]:
     return set(bench.journal.store.index_files().names())
 
 
-def compact_now(incarnation: Incarnation) -> None:
+def compact_now(incarnation: LakeStart) -> None:
     incarnation.upkeep.view = Future()  # making it takes seconds
-    incarnation.upkeep._compact_at = 0.0
     incarnation.upkeep.run()
 
 
-def live(bench: SparkBench, rows: int = 40) -> Incarnation:
+def live(bench: SparkBench, rows: int = 40) -> LakeStart:
     """A live table of four data files."""
     bench.journal.table(T)
     for first in range(0, rows, 10):

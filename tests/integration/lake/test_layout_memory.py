@@ -49,7 +49,7 @@ def write(folder: str, rows: int, sort: Any, partition: Any) -> float:
             ids = pa.array(np.arange(start, start + 1000), pa.int64())
             yield pa.table([ids, pa.array([f"{start:08}" * (ROW_BYTES // 8)] * 1000)], schema=WIDE.arrow)
 
-    partitioning.HELD_BYTES = 32 << 20
+    pytest.MonkeyPatch().setattr(partitioning, "HELD_BYTES", 32 << 20)
     before, numbers = peak_mib(os.getpid()), iter(range(1000))
     written = list(write_files(lambda: f"{folder}/{next(numbers)}.parquet", tables(), layout))
     assert len(written) > 1
@@ -68,7 +68,7 @@ def test_rows_are_sorted_and_divided_in_the_memory_of_a_few_portions(tmp_path: P
 def stage(bench: SparkBench, rows: int) -> None:
     """Stage large rows as the changes of one checkpoint."""
     journal = bench.journal
-    file = OpenChanges(journal.store, **journal._named(WIDE))
+    file = OpenChanges(journal.store, **journal.named(WIDE))
     for start in range(0, rows, 1000):
         count = min(1000, rows - start)
         meta = pa.Table.from_pydict(

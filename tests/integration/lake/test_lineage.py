@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.jvm import Refused
 from tests.conftest import FULL
-from tests.support.spark_bench import Row, SparkBench, T, U, order, same, stock
+from tests.support.spark_bench import LakeStart, Row, SparkBench, T, U, order, same, stock
 
 IDS = "_row_id", "_last_updated_sequence_number"
 
@@ -24,7 +23,7 @@ IDS = "_row_id", "_last_updated_sequence_number"
 @pytest.fixture
 def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
     """A bench whose Spark writer compacts only when a test calls for it, two files or more."""
-    monkeypatch.setattr(upkeep, "COMPACTION_REST", 1e9)
+    monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 1e9)
     monkeypatch.setattr(upkeep, "TIER", 2)
     made = SparkBench(spark, tmp_path)
@@ -32,9 +31,8 @@ def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made.close()
 
 
-def compact(incarnation: Incarnation) -> None:
+def compact(incarnation: LakeStart) -> None:
     incarnation.upkeep.view = Future()  # making it takes seconds
-    incarnation.upkeep._compact_at = 0.0
     incarnation.upkeep.run()
 
 
@@ -144,7 +142,7 @@ def test_a_new_row_needs_no_lineage_columns(bench: SparkBench) -> None:
 
 
 @pytest.fixture
-def large(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> Incarnation:
+def large(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> LakeStart:
     """A live table of four files, and a large round under way that merges them."""
     monkeypatch.setattr(upkeep, "HERE_BYTES", 0)
     journal = bench.journal
@@ -158,15 +156,16 @@ def large(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> Incarnation:
     return incarnation
 
 
-def finish(incarnation: Incarnation) -> set[str]:
-    """Let the large round end, and the next upkeep take it; return the file that was written."""
+def finish(incarnation: LakeStart) -> set[str]:
+    """Let the large round end, and the next upkeep take it, which begins no other; return the file that was written."""
     rewriting = incarnation.upkeep._rewriting
     assert rewriting is not None
     rewriting.wait(60)
     assert rewriting.done
     written = {str(rewriting._path)}
-    incarnation.upkeep._large_at = float("inf")
-    compact(incarnation)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(upkeep, "COMPACTION_REST", 1e9)
+        compact(incarnation)
     assert incarnation.upkeep._rewriting is None
     return written
 
@@ -178,7 +177,7 @@ def paths(bench: SparkBench, ref: str) -> set[str]:
     return set(table.contents(head).files)
 
 
-def test_a_large_round_carries_over_what_died_meanwhile(bench: SparkBench, large: Incarnation) -> None:
+def test_a_large_round_carries_over_what_died_meanwhile(bench: SparkBench, large: LakeStart) -> None:
     """1. A large round begins. 2. Rows of its files are updated and deleted, twice; a column is renamed and one added.
     3. It ends: the table has its file, and each row is as it was.
     """
@@ -210,7 +209,7 @@ def test_a_large_round_carries_over_what_died_meanwhile(bench: SparkBench, large
 
 
 @pytest.mark.parametrize("end", ["truncate", "generation", "quarantine", "close"])
-def test_a_large_round_whose_files_are_gone_leaves_nothing(bench: SparkBench, large: Incarnation, end: str) -> None:
+def test_a_large_round_whose_files_are_gone_leaves_nothing(bench: SparkBench, large: LakeStart, end: str) -> None:
     journal = bench.journal
     rewriting = large.upkeep._rewriting
     assert rewriting is not None
@@ -237,7 +236,7 @@ def test_a_large_round_whose_files_are_gone_leaves_nothing(bench: SparkBench, la
     assert bench.agree() == 3
 
 
-def test_a_large_round_ends_with_its_start(bench: SparkBench, large: Incarnation) -> None:
+def test_a_large_round_ends_with_its_start(bench: SparkBench, large: LakeStart) -> None:
     rewriting = large.upkeep._rewriting
     assert rewriting is not None
     large.close()
@@ -248,7 +247,7 @@ def test_a_large_round_ends_with_its_start(bench: SparkBench, large: Incarnation
 
 
 def test_a_large_round_that_fails_leaves_the_table_as_it_is(
-    bench: SparkBench, large: Incarnation, caplog: pytest.LogCaptureFixture
+    bench: SparkBench, large: LakeStart, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The files are as they were, so the next commit to the table has them merged."""
     rewriting, head = large.upkeep._rewriting, large.progress.work[U.table_id]

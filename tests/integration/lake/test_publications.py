@@ -9,21 +9,20 @@ import pytest
 
 from cutline.common.errors import Unavailable
 from cutline.common.store.records import Publication
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import lake, publications
 from cutline.spark_writer.sinks.iceberg.purging import purge
 from tests.integration.upkeep.test_orphans import unnamed
-from tests.support.spark_bench import EVERYWHERE, SparkBench, T, U, both_read, order, schema, stock
+from tests.support.spark_bench import EVERYWHERE, LakeStart, SparkBench, T, U, both_read, order, schema, stock
 
 NEVER_MS = 0
 
 
-def history(bench: SparkBench, count: int) -> Incarnation:
+def history(bench: SparkBench, count: int) -> LakeStart:
     """Publications of two tables, the second of which changes now and then."""
     return more(bench, both_read(bench), count)
 
 
-def more(bench: SparkBench, incarnation: Incarnation, count: int) -> Incarnation:
+def more(bench: SparkBench, incarnation: LakeStart, count: int) -> LakeStart:
     for at in range(count):
         bench.journal.change(T, ("+U", order(at % 6, f"n{at}")))
         if at % 3 == 0:
@@ -136,7 +135,7 @@ def test_a_start_that_was_overtaken_removes_no_rows(bench: SparkBench) -> None:
     bench.apply()
     count = rows(bench)
     with pytest.raises(Unavailable, match="another Spark writer has written"):
-        older._publications.tidy(records[2:3], records[-1].n, NEVER_MS)
+        older.sink.publications.tidy(records[2:3], records[-1].n, NEVER_MS)
     assert rows(bench) == count
 
 
@@ -154,7 +153,8 @@ def test_manifests_of_a_refused_commit_are_deleted(bench: SparkBench, monkeypatc
     """Another user commits to a table right before our commit, which is made again."""
     incarnation = history(bench, 1)
     table = incarnation.sink.tables.get(T.table_id)
-    committed, others = table.committed, []
+    committed = table.committed
+    others: list[Any] = []
 
     def raced(failure: str, once: Any, **how: Any) -> Any:
         def late() -> Any:

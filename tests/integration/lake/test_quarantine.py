@@ -23,7 +23,9 @@ from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.store.records import CheckpointEntry
 from cutline.spark_writer import session
 from cutline.spark_writer.sinks.iceberg import sink, upkeep
+from cutline.spark_writer.sinks.iceberg.changes import upsert
 from cutline.spark_writer.sinks.iceberg.foreign import theirs
+from cutline.spark_writer.sinks.iceberg.maintenance import TIER
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
@@ -336,14 +338,13 @@ def test_commits_of_others_go_first_and_endless_ones_quarantine_the_table(
     """A user's commit comes between our look at the table and our commit: twice, then each time."""
     journal, incarnation = bench.journal, both_live(bench)
     times = 2
-    real = LakeTable.upsert
 
-    def slow(self: LakeTable, base: int, added: Any, deleted: Any) -> Any:
-        change = real(self, base, added, deleted)
+    def slow(table: LakeTable, base: int, added: Any, deleted: Any) -> Any:
+        change = upsert(table, base, added, deleted)
 
         def update(transaction: Any) -> Any:
             nonlocal times
-            if self.table_id == BAD and times:
+            if table.table_id == BAD and times:
                 times -= 1
                 mine = bench.lake().ensure(BAD).java
                 mine.updateProperties().set("mine", str(time.time())).commit()
@@ -351,7 +352,7 @@ def test_commits_of_others_go_first_and_endless_ones_quarantine_the_table(
 
         return update
 
-    monkeypatch.setattr(LakeTable, "upsert", slow)
+    monkeypatch.setattr(sink, "upsert", slow)
     journal.change(U, ("+U", stock(1, 200)), ("-D", stock(2, 2)))
     last = journal.checkpoint()
     bench.apply(incarnation)
@@ -423,7 +424,7 @@ def test_upkeep_does_not_wait_for_a_publication_and_one_bad_table_does_not_stop_
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
     monkeypatch.setattr(sink, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
     journal, incarnation = bench.journal, both_live(bench)
-    for number in range(upkeep.TIER):
+    for number in range(TIER):
         journal.change(U, ("+U", stock(number, 500)))
         journal.change(T, ("+U", order(number, "again")))
         journal.checkpoint()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -16,12 +17,13 @@ from cutline.common.mesh import presence
 from cutline.common.mesh.lease import lease_name
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.status.pipeline_status import SPARK_WRITER, SparkWriterStatus
+from cutline.common.store.lives import Key
 from cutline.spark_writer import leading
 from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.leading import Replica
 from tests.support.redis_servers import Redis
 
-NAMES = ("crm", "log", "shop")
+NAMES = CRM, LOG, SHOP = tuple(Key(f"{name}.0123456789ab") for name in ("crm", "log", "shop"))
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +48,10 @@ class Player:
         self.replica = Replica(redis, self.stop)
         self.name = self.replica._service.incarnation
         self.names = set(NAMES)
-        self.busy: set[str] = set()
-        self.served: dict[str, Lead] = {}
-        self.began: list[str] = []
-        self._threads: list[tuple[str, Lead]] = []
+        self.busy: set[Key] = set()
+        self.served: dict[Key, Lead] = {}
+        self.began: list[Key] = []
+        self._threads: list[tuple[Key, Lead]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -69,12 +71,12 @@ class Player:
             await asyncio.sleep(0.05)
 
     @property
-    def leads(self) -> set[str]:
+    def leads(self) -> set[Key]:
         return {name for name, lead in self.served.items() if not lead.is_ending()}
 
     @property
     def is_sure(self) -> bool:
-        return all(self.served[name].is_sure() for name in self.leads)
+        return all(sure(self.served[name]) for name in self.leads)
 
     def stop_looking(self) -> None:
         self._tasks[0].cancel()
@@ -113,6 +115,10 @@ async def players(redis: Client, count: int) -> AsyncIterator[list[Player]]:
             await player.kill()
 
 
+def sure(lead: Lead) -> bool:
+    return lead.is_sure(time.monotonic())
+
+
 def even(some: list[Player]) -> bool:
     """Whether each pipeline is led once, and none leads two more than another."""
     counts = [len(player.leads) for player in some]
@@ -141,7 +147,7 @@ async def full(redis: Client) -> AsyncIterator[None]:
         await redis.config_set("maxmemory", 0)
 
 
-async def owner(redis: Client, name: str) -> str | None:
+async def owner(redis: Client, name: Key) -> str | None:
     found = await redis.get(lease_name(name, SPARK_WRITER))
     return None if found is None else found.decode()
 
@@ -149,17 +155,17 @@ async def owner(redis: Client, name: str) -> str | None:
 async def test_one_alone_leads_all_and_who_joins_takes_its_share_when_a_batch_is_published(redis: Client) -> None:
     async with players(redis, 1) as (first,):
         second = Player(redis)
-        first.busy = {"shop"}
+        first.busy = {SHOP}
         second.start()
         try:
-            await until(lambda: first.served["shop"].hand_over.is_set())
-            assert not first.served["shop"].stop.is_set()
+            await until(lambda: first.served[SHOP].hand_over.is_set())
+            assert not first.served[SHOP].stop.is_set()
             await asyncio.sleep(0.5)
             assert second.leads == set()
             first.busy = set()
             await until(lambda: even([first, second]))
             assert first.began == list(NAMES)
-            assert second.began == ["shop"]
+            assert second.began == [SHOP]
         finally:
             await second.kill()
 
@@ -200,7 +206,7 @@ async def test_one_that_was_suspended_past_its_lease_ends_and_serves_again_besid
         first.busy = set(lost)
         await first.kill()
         await until(lambda: even([second]))
-        assert not any(lead.is_sure() for lead in lost.values())
+        assert not any(sure(lead) for lead in lost.values())
         first.start()
         await until(lambda: all(lead.stop.is_set() for lead in lost.values()))
         await until(lambda: even([first, second]))
@@ -241,11 +247,11 @@ async def test_leaders_go_on_while_redis_is_down_and_begin_nothing_new(server: R
     async with players(redis, 2) as (first, second):
         led = {player: set(player.leads) for player in (first, second)}
         await asyncio.to_thread(server.kill)
-        await until(lambda: not any(lead.is_sure() for lead in (*first.served.values(), *second.served.values())))
+        await until(lambda: not any(sure(lead) for lead in (*first.served.values(), *second.served.values())))
         await asyncio.sleep(0.5)
         assert {player: set(player.leads) for player in (first, second)} == led
         await asyncio.to_thread(server.start)
-        await until(lambda: all(lead.is_sure() for player in led for lead in player.served.values()))
+        await until(lambda: all(sure(lead) for player in led for lead in player.served.values()))
         assert even([first, second])
 
 
@@ -254,16 +260,16 @@ async def test_in_a_full_redis_a_pipeline_that_can_not_be_handed_over_stays_wher
 ) -> None:
     monkeypatch.setattr(leading, "KEEP_SECONDS", 1.0)
     async with players(redis, 1) as (first,):
-        first.busy = {"shop"}
+        first.busy = {SHOP}
         second = Player(redis)
         second.start()
         try:
-            await until(lambda: first.served["shop"].hand_over.is_set())
+            await until(lambda: first.served[SHOP].hand_over.is_set())
             async with full(redis):
                 first.busy = set()
-                await until(lambda: first.began.count("shop") > 1)
+                await until(lambda: first.began.count(SHOP) > 1)
                 await asyncio.sleep(2.5)
-                assert await owner(redis, "shop") == first.name
+                assert await owner(redis, SHOP) == first.name
                 assert second.leads == set()
             await until(lambda: even([first, second]))
         finally:
@@ -281,7 +287,7 @@ async def test_in_a_full_redis_leaders_keep_their_leases_and_take_others_once_it
             await asyncio.sleep(3.0)
             assert {name for name in NAMES if await owner(redis, name)} == set(led) - {own}
             assert sorted(first.leads) == led
-            assert [name for name in led if not first.served[name].is_sure()] == [own]
+            assert [name for name in led if not sure(first.served[name])] == [own]
         await until(lambda: even([first]) and first.is_sure)
         assert len(first.began) == len(NAMES)
 
@@ -320,22 +326,22 @@ async def test_one_that_is_missing_among_the_services_hands_nothing_over(
 
 async def test_a_pipeline_that_is_removed_from_the_store_ends(redis: Client) -> None:
     async with players(redis, 1) as (first,):
-        first.names.remove("shop")
-        await until(first.served["shop"].ended.is_set)
+        first.names.remove(SHOP)
+        await until(first.served[SHOP].ended.is_set)
 
         async def released() -> bool:
-            return await owner(redis, "shop") is None
+            return await owner(redis, SHOP) is None
 
         await soon(released)
-        assert first.leads == {"crm", "log"}
+        assert first.leads == {CRM, LOG}
 
 
 async def test_what_is_not_cutlines_in_redis_ends_nothing(redis: Client) -> None:
     """1. A status and a request are no JSON. 2. A service's note has unknown fields, so shares can't be computed."""
-    await redis.hset("cutline:status:shop", SPARK_WRITER, "no JSON")
-    await redis.rpush("cutline:requests:shop:spark_writer", "no JSON")
+    await redis.hset(f"cutline:status:{SHOP}", SPARK_WRITER, "no JSON")
+    await redis.rpush(f"cutline:requests:{SHOP}:spark_writer", "no JSON")
     async with players(redis, 1) as (first,):
-        await until(lambda: list(first.served["shop"].requests) == [b"no JSON"])
+        await until(lambda: list(first.served[SHOP].requests) == [b"no JSON"])
         await redis.set("cutline:service:x", '{"failed": {}, "unknown": 1}')
         await redis.sadd("cutline:services", "x")
         await asyncio.sleep(3.0)
@@ -363,12 +369,12 @@ async def test_a_redis_that_refuses_ends_the_process_at_its_start_only(
     async with players(redis, 1) as (first,):
         with monkeypatch.context() as patch:
             patch.setattr(first.replica, "_look", refused)
-            await until(lambda: not any(lead.is_sure() for lead in first.served.values()))
+            await until(lambda: not any(sure(lead) for lead in first.served.values()))
         await until(lambda: first.is_sure)
         assert first.began == list(NAMES)
 
 
-async def status(redis: Client, name: str) -> SparkWriterStatus:
+async def status(redis: Client, name: Key) -> SparkWriterStatus:
     return (await Registry(redis).status(name)).spark_writer
 
 
@@ -377,31 +383,31 @@ async def test_status_and_requests_go_with_the_lease(redis: Client) -> None:
 
     async def published(n: int) -> None:
         async def shown() -> bool:
-            return (await status(redis, "shop")).published == n
+            return (await status(redis, SHOP)).published == n
 
         await soon(shown)
 
     async def ask() -> None:
-        await registry.request("shop", json.loads(body), to=SPARK_WRITER)
+        await registry.request(SHOP, json.loads(body), to=SPARK_WRITER)
 
     async with players(redis, 1) as (first,):
-        old = first.served["shop"]
+        old = first.served[SHOP]
         old.report(SparkWriterStatus(published=7))
         await ask()
         await published(7)
         await until(lambda: list(old.requests) == [body])
-        assert (await status(redis, "shop")).leader == first.name
+        assert (await status(redis, SHOP)).leader == first.name
         second = Player(redis)
         second.start()
         try:
             await until(lambda: even([first, second]))
 
             async def shown() -> bool:
-                return (await status(redis, "shop")).leader == second.name
+                return (await status(redis, SHOP)).leader == second.name
 
             await soon(shown)
-            assert (await status(redis, "shop")).published == 7  # until the new leader has reported
-            lead = second.served["shop"]
+            assert (await status(redis, SHOP)).published == 7  # until the new leader has reported
+            lead = second.served[SHOP]
             old.report(SparkWriterStatus(published=6))  # the last words of a thread that has ended
             lead.report(SparkWriterStatus(published=8))
             await published(8)
@@ -410,11 +416,11 @@ async def test_status_and_requests_go_with_the_lease(redis: Client) -> None:
                 lead.handled.append(lead.requests.popleft())
 
                 async def withdrawn() -> bool:
-                    return await registry.waiting(["shop"], to=SPARK_WRITER) == {"shop": []}
+                    return await registry.waiting([SHOP], to=SPARK_WRITER) == {SHOP: []}
 
                 await soon(withdrawn)
                 await ask()
-            assert await owner(redis, "shop") == second.name
+            assert await owner(redis, SHOP) == second.name
         finally:
             await second.kill()
 
@@ -423,16 +429,16 @@ async def test_a_status_is_written_when_it_changes_and_when_redis_was_emptied(
     server: Redis, redis: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def shown() -> bool:
-        return (await status(redis, "shop")).published == 7
+        return (await status(redis, SHOP)).published == 7
 
     async with players(redis, 1) as (first,):
-        first.served["shop"].report(SparkWriterStatus(published=7))
+        first.served[SHOP].report(SparkWriterStatus(published=7))
         await soon(shown)
-        await redis.delete("cutline:status:shop")
+        await redis.delete(f"cutline:status:{SHOP}")
         await asyncio.sleep(0.5)
-        assert await status(redis, "shop") == SparkWriterStatus()
+        assert await status(redis, SHOP) == SparkWriterStatus()
         server.flush()
         await soon(shown)
         monkeypatch.setattr(leading, "AGAIN_SECONDS", 0.2)
-        await redis.delete("cutline:status:shop")
+        await redis.delete(f"cutline:status:{SHOP}")
         await soon(shown)

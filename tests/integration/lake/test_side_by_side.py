@@ -13,11 +13,10 @@ from py4j.java_gateway import GatewayClient
 from py4j.protocol import MEMORY_COMMAND_NAME
 
 from cutline.common.schema import TableSchema
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import local, sink
-from cutline.spark_writer.sinks.iceberg.table import LakeTable
+from cutline.spark_writer.sinks.iceberg.changes import upsert
 from cutline.spark_writer.sinks.side_by_side import SIDE_BY_SIDE
-from tests.support.spark_bench import SparkBench, order, schema
+from tests.support.spark_bench import LakeStart, SparkBench, order, schema
 
 COLUMNS = {f"c{number}": "int" for number in range(17)}
 TABLES = [
@@ -32,7 +31,7 @@ def row(number: int, note: str) -> dict[str, Any]:
     return order(number, note) | dict.fromkeys(COLUMNS, number)
 
 
-def begun(bench: SparkBench, tables: list[TableSchema]) -> Incarnation:
+def begun(bench: SparkBench, tables: list[TableSchema]) -> LakeStart:
     for table in tables:
         bench.journal.table(table)
         bench.journal.chunk(table, [row(number, "read") for number in range(10)])
@@ -74,10 +73,9 @@ def test_tables_wait_side_by_side(bench: SparkBench, monkeypatch: pytest.MonkeyP
     """Each table waits inside its commit until as many others have come there, whatever the number of cores."""
     incarnation = begun(bench, TABLES)
     meeting = threading.Barrier(SIDE_BY_SIDE, timeout=60.0)
-    upsert = LakeTable.upsert
 
-    def met(self: LakeTable, *arguments: Any) -> Any:
-        change = upsert(self, *arguments)
+    def met(*arguments: Any) -> Any:
+        change = upsert(*arguments)
 
         def update(transaction: Any) -> Any:
             meeting.wait()
@@ -85,7 +83,7 @@ def test_tables_wait_side_by_side(bench: SparkBench, monkeypatch: pytest.MonkeyP
 
         return update
 
-    monkeypatch.setattr(LakeTable, "upsert", met)
+    monkeypatch.setattr(sink, "upsert", met)
     changed(bench, TABLES, "met")
     bench.apply(incarnation)
     assert not meeting.broken

@@ -17,13 +17,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.apply import Incarnation
+from cutline.common.store.removal import Removal
 from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
 from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.conftest import FULL
-from tests.support.spark_bench import EVERYWHERE, Row, SparkBench, T, U, newest, order, same, stock
+from tests.support.spark_bench import EVERYWHERE, LakeStart, Row, SparkBench, T, U, newest, order, same, stock
 
 ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 
@@ -32,19 +31,19 @@ ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 def bench(spark: Any, tmp_path: Path, places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
     """A bench whose Spark writer expires and compacts only when a test calls for it."""
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 1e9)
-    monkeypatch.setattr(upkeep, "COMPACTION_REST", 1e9)
+    monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)
     made = SparkBench(spark, tmp_path, **places)
     yield made
     made.close()
 
 
-def expire_now(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, grace_seconds: float) -> None:
+def expire_now(incarnation: LakeStart, monkeypatch: pytest.MonkeyPatch, grace_seconds: float) -> None:
     """Do the upkeep's expiry, and no compaction."""
     incarnation.upkeep.view = Future()  # making it takes seconds
-    incarnation.upkeep._compact_at = float("inf")
     with monkeypatch.context() as patch:
         patch.setattr(incarnation.sink.publications, "tidy", lambda kept, newest, before_ms: None)  # seconds too
         patch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
+        patch.setattr(upkeep, "worth_compacting", lambda *_, **__: [])
         patch.setattr(incarnation.upkeep, "retention", RetentionConfig.model_construct(grace_seconds=grace_seconds))
         incarnation.upkeep.run()
 
@@ -128,7 +127,6 @@ def test_every_snapshot_that_an_expiry_retains_is_read_whole(
         event = draw.choice(["", "", "compaction", "start", "a tag goes"])
         if event == "compaction":
             incarnation.upkeep.view = Future()
-            incarnation.upkeep._compact_at = 0.0
             incarnation.upkeep.run()
         elif event == "start":
             if draw.random() < 0.5:
@@ -150,11 +148,6 @@ def in_store(bench: SparkBench) -> list[str]:
     return sorted(os.listdir(bench.journal.store.location("staged")))
 
 
-def sweep(incarnation: Incarnation, bench: SparkBench) -> None:
-    """Do the upkeep's sweep of the store."""
-    incarnation.upkeep._sweep(newest(bench).n, set(), (), 0.0)
-
-
 def test_a_start_ends_while_its_sweep_of_the_store_goes_on(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, sweeping, go_on = bench.journal, threading.Event(), threading.Event()
     journal.table(T)
@@ -166,7 +159,7 @@ def test_a_start_ends_while_its_sweep_of_the_store_goes_on(bench: SparkBench, mo
         sweeping.set()
         go_on.wait(60)
 
-    monkeypatch.setattr(PipelineStore, "retire", retire)
+    monkeypatch.setattr(Removal, "retire", retire)
     expire_now(incarnation, monkeypatch, -1.0)
     assert sweeping.wait(60)
     incarnation.close()
@@ -193,7 +186,7 @@ def test_the_lake_keeps_every_row_when_the_store_is_gone(bench: SparkBench, monk
     journal.change(T, ("+U", order(1, "one")))
     last = journal.checkpoint()
     bench.apply(incarnation)
-    sweep(incarnation, bench)
+    journal.store.removal.retire(last, w=incarnation.progress.w)
     assert in_store(bench) == []
     expire_now(incarnation, monkeypatch, -1.0)
     incarnation.close()  # its upkeep writes into the store
@@ -227,7 +220,7 @@ def test_a_chunk_file_is_copied_where_it_can_get_no_second_name(
     assert same(bench.rows(T.table_id), journal.at[last][T.table_id])
 
 
-def swept(incarnation: Incarnation) -> bool:
+def swept(incarnation: LakeStart) -> bool:
     """Whether the last upkeep found something to sweep; waits for it."""
     if incarnation.upkeep.sweeping is None:
         return False

@@ -17,9 +17,8 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import lake, publications, upkeep
-from tests.support.spark_bench import SparkBench, T, U, order, pyiceberg_table, same, stock
+from tests.support.spark_bench import LakeStart, SparkBench, T, U, order, pyiceberg_table, same, stock
 
 logger = logging.getLogger(__name__)
 KILLS = ("applied", "published", "shown")
@@ -58,7 +57,7 @@ class Clock:
         return time.monotonic()
 
 
-def started(bench: SparkBench, clock: Clock, retention: RetentionConfig, killed_at: str = "") -> Incarnation:
+def started(bench: SparkBench, clock: Clock, retention: RetentionConfig, killed_at: str = "") -> LakeStart:
     """A start of the Spark writer; it dies at the step `killed_at` of its next checkpoint."""
     armed = False
 
@@ -66,15 +65,13 @@ def started(bench: SparkBench, clock: Clock, retention: RetentionConfig, killed_
         if armed and step == killed_at:
             raise Killed
 
-    sink = bench.sink(retention=retention, clock=clock)
-    made = Incarnation(bench.journal.store, sink, reached=reached, clock=clock)
-    bench._open.append(made)
+    made = bench.start(reached, clock=clock, retention=retention)
     made.upkeep.view = Future()  # making it takes seconds
     armed = True
     return made
 
 
-def kept(bench: SparkBench, incarnation: Incarnation) -> dict[str, int]:
+def kept(bench: SparkBench, incarnation: LakeStart) -> dict[str, int]:
     """What the pipeline keeps now."""
     root, counts = bench.journal.root, dict[str, int]()
     for place in ("store", "lake/shop", "lake/_cutline"):

@@ -17,12 +17,12 @@ import pytest
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import Unavailable
-from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg import orphans, publications, table, upkeep
+from cutline.spark_writer.sinks.iceberg.leftovers import removed_after
 from cutline.spark_writer.sinks.iceberg.naming import file_prefix
 from cutline.spark_writer.sinks.iceberg.objects import file_system
 from tests.support.lake_servers import S3, PostgreSQL
-from tests.support.spark_bench import SparkBench, T, both_live, newest, order, same
+from tests.support.spark_bench import LakeStart, SparkBench, T, both_live, newest, order, same
 
 ALL = RetentionConfig.model_construct(grace_seconds=-1.0)
 RANDOM = "0123456789abcdef0123456789abcdef"
@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
-    monkeypatch.setattr(upkeep, "COMPACTION_REST", 1e9)
+    monkeypatch.setattr(upkeep, "worth_compacting", lambda *_, **__: [])
     made = SparkBench(spark, tmp_path)
     yield made
     made.close()
@@ -52,10 +52,9 @@ def kill_in_a_commit(bench: SparkBench, monkeypatch: pytest.MonkeyPatch, module:
             bench.apply()
 
 
-def tend(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, retention: RetentionConfig = ALL) -> None:
+def tend(incarnation: LakeStart, monkeypatch: pytest.MonkeyPatch, retention: RetentionConfig = ALL) -> None:
     """Do the upkeep that is due after 10 minutes, and wait for it."""
     incarnation.upkeep.view = Future()  # making it takes seconds
-    incarnation.upkeep._compact_at = float("inf")
     with monkeypatch.context() as patch:
         patch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
         patch.setattr(incarnation.upkeep, "retention", retention)
@@ -189,7 +188,7 @@ def test_a_zombie_whose_files_are_gone_harms_nothing(bench: SparkBench, monkeypa
     both_live(bench)
     zombie = bench.start()
     change(bench, 1, "one")
-    original, slept = table.removed_after, []
+    slept: list[set[str]] = []
 
     @contextmanager
     def sleeping(*arguments: Any) -> Iterator[None]:
@@ -200,7 +199,7 @@ def test_a_zombie_whose_files_are_gone_harms_nothing(bench: SparkBench, monkeypa
             bench.apply(successor)
             tend(successor, monkeypatch)
             assert not slept[0] & set(files(bench))
-        with original(*arguments):
+        with removed_after(*arguments):
             yield
 
     with monkeypatch.context() as patch:
@@ -226,9 +225,7 @@ def test_each_start_looks_twice_at_the_tables_that_it_has_published(
     change(bench, 1, "one")
     now = time.time() + 3700  # what is published so far is older than the grace
     clock = SimpleNamespace(time=lambda: now, monotonic=time.monotonic)
-    incarnation = Incarnation(bench.journal.store, bench.sink(clock=clock), clock=clock)
-    bench._open.append(incarnation)
-    bench.apply(incarnation)
+    incarnation = bench.apply(bench.start(clock=clock))
     for seconds in (0, 600, 3600, 3600):
         now += seconds
         tend(incarnation, monkeypatch, RetentionConfig())
