@@ -273,7 +273,6 @@ class PipelineStatus:
         epoch = self.enumerator.epoch
         return {name: part for name, part in self.members().items() if epoch and part.epoch == epoch}
 
-
     def choice(self, table: str, choice: str, *, seen: str | None = None) -> str:
         """Return the newest commit of others to a lake table that a person's choice is about. ConfigError
         if there is nothing to choose, or if the person has `seen` another one (None: the one in the status)."""

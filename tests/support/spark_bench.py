@@ -110,7 +110,7 @@ class Journal:
         return self.schemas[self.entries[table_id].schema or ""]
 
     def chunk(self, table: TableSchema, rows: list[Row], *, field_ids: bool = True) -> None:
-        file = OpenChunk(self.store, split_id=f"s{self.seq}", **self._named(table))
+        file = OpenChunk(self.store, split_id=f"s{self.seq}", **self.named(table))
         arrow = table.arrow if field_ids else pa.schema([field.remove_metadata() for field in table.arrow])
         for batch in pa.Table.from_pylist(rows, schema=arrow).to_batches(max_chunksize=3):
             file.append(batch)
@@ -121,7 +121,7 @@ class Journal:
 
     def change(self, table: TableSchema, *changes: tuple[str, Row | None]) -> None:
         """Stage changes: (`+I` | `+U`, row), (`-D`, row), (`t`, None)."""
-        file = OpenChanges(self.store, **self._named(table))
+        file = OpenChanges(self.store, **self.named(table))
         rows = pa.Table.from_pylist([row or {} for _, row in changes], schema=table.arrow).combine_chunks()
         count = len(changes)
         meta = pa.Table.from_pydict(
@@ -150,7 +150,8 @@ class Journal:
                 else:
                     model[key] = row
 
-    def _named(self, table: TableSchema) -> dict[str, Any]:
+    def named(self, table: TableSchema) -> dict[str, Any]:
+        """What a staged file of a table is named by; the next checkpoint has the table's schema."""
         self.schemas[table.hash] = table
         return {
             "epoch": self.epoch,

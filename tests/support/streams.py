@@ -14,9 +14,7 @@ from cutline.services.sources.contract import Changes, Route, TableFault
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.connection import connect
-from cutline.services.sources.mysql.server import (
-    first_position,
-)
+from cutline.services.sources.mysql.server import first_position
 from cutline.services.sources.mysql.watermark import fold
 from tests.support.databases import Database
 from tests.support.sources import connected, here, source_of

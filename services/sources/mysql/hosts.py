@@ -23,10 +23,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from weakref import WeakSet
 
 import pymysql
 
+from cutline.common.causes import Cause, joined
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.source import Address, SourceConfig
 from cutline.common.errors import CutlineError, SourceRefused, Unavailable
@@ -135,20 +137,21 @@ class Hosts:
             connection = self._open(current)
             self._connected = True
             return connection
-        problems: list[str] = []
+        problems: list[Cause] = []
         refused = True
         for address in (current, *(other for other in self._addresses if other != current)):
             try:
                 connection = self._usable(address)
             except (Unavailable, SourceRefused) as error:
-                problems.append(str(error))
+                problems.append(error.cause)
                 refused = refused and isinstance(error, SourceRefused)
                 continue
             with self._lock:
                 if not self._only:
                     self._current, self._connected = address, True
             return connection
-        raise (SourceRefused if refused else Unavailable)(f"No server of the source can be used: {'; '.join(problems)}")
+        kind = SourceRefused if refused else Unavailable
+        raise kind(replace(joined(problems).before("No server of the source can be used: "), code=kind.code))
 
     def leads_on(self, connection: Connection) -> bool:
         """Whether an open connection goes to the server to which the next one would."""
@@ -224,7 +227,7 @@ class Hosts:
             cause = error.__cause__
             if not isinstance(cause, pymysql.MySQLError) or cause.args[0] not in LOGIN_REFUSED:
                 raise
-            refusal = SourceRefused(f"{error}{self._when_mended()}")
+            refusal = SourceRefused(replace(error.cause, remedy=f"{error.cause.remedy}{self._when_mended()}"))
             with self._lock:
                 self._refused = {known: at for known, at in self._refused.items() if known[0] != source.address}
                 self._refused[key] = self._clock(), refusal
@@ -234,7 +237,7 @@ class Hosts:
         return connection
 
     def _when_mended(self) -> str:
-        """When a corrected password is noticed, as the end of a message."""
+        """When a corrected password is noticed, as the end of a remedy."""
         if self._config.password_file is not None:
             return f" (a new password in {self._config.password_file} is tried at once, the same one each minute)"
         if self._config.password_env is not None:

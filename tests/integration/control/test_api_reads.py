@@ -65,9 +65,9 @@ def control(
     folder = tmp_path_factory.mktemp("api_reads")
     with Mesh(folder, readers=2, writers=1, environment=environment) as mesh, Client(url, token=TOKEN) as client:
         service = mesh.start("control")
-        slow = {"max_rows_per_second": 400}
+        waited(lambda: ready(url), "the control service", 60, mesh.log_ends)  # its first look is at the snapshot
+        slow = {"max_rows_per_second": 200}
         pipeline = mesh.pipeline("shop", mariadb, ["api_reads.t"], chunk_rows=100, snapshot=slow)
-        waited(lambda: ready(url), "the control service", 30, mesh.log_ends)
         yield Control(mesh, pipeline, "api_reads.t", url, service, client)
     mariadb.execute("DROP DATABASE api_reads")
 
@@ -189,6 +189,7 @@ def test_a_stream_of_events_ends_with_the_service_and_goes_on_at_the_next_one_wi
     control.pipeline.store.commands.add("limits", limits, by="ann", now=time.time())
     control.pipeline.until(lambda: control.pipeline.shows(control.table), "the table to be live")
     control.service = control.mesh.start("control")
+    waited(lambda: ready(control.url), "the other service", 60, control.mesh.log_ends)
     follower.join(30)
     assert not follower.is_alive()
     listed = control.client.events("shop", limit=1000)[::-1]

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cutline.common.config.pipeline import parse
 from cutline.common.positions import Position
+from cutline.common.status.pipeline_status import BinlogStatus
 from cutline.services.enumerator.source import SourceReader
 from cutline.services.sources.mysql.binlog_age import retention, retention_of
 from cutline.services.sources.mysql.connection import Source, connect
@@ -181,7 +181,7 @@ async def test_the_binlog_that_is_left_follows_the_sources_files(
     database = fresh_database(source)
     place = here(source)
 
-    async def look(at: Position) -> dict[str, Any]:
+    async def look(at: Position) -> BinlogStatus:
         return await asks.binlog(read=(at.server, at.file_position), needed=[(at.server, at.file_position)])
 
     try:

@@ -68,7 +68,7 @@ def test_rows_are_sorted_and_divided_in_the_memory_of_a_few_portions(tmp_path: P
 def stage(bench: SparkBench, rows: int) -> None:
     """Stage large rows as the changes of one checkpoint."""
     journal = bench.journal
-    file = OpenChanges(journal.store, **journal._named(WIDE))
+    file = OpenChanges(journal.store, **journal.named(WIDE))
     for start in range(0, rows, 1000):
         count = min(1000, rows - start)
         meta = pa.Table.from_pydict(

@@ -93,7 +93,7 @@ class Replicas:
         return all(n in self.benches[name].journal.store.publication_numbers(n - 1) for name, n in wanted.items())
 
     def leaders(self) -> dict[str, int]:
-        """The process id that leads each pipeline, by its status; {} unless leases and statuses agree."""
+        """The process id that leads each pipeline, by its presence; {} unless leases, statuses and presences agree."""
         found = {}
         with self.redis.client() as client:
             for name, bench in self.benches.items():
@@ -103,7 +103,10 @@ class Replicas:
                 known = json.loads(status) if status else {}
                 if owner is None or known.get("leader") != owner.decode():
                     return {}
-                found[name] = known["pid"]
+                service: Any = client.get(f"cutline:service:{owner.decode()}")
+                if service is None:
+                    return {}
+                found[name] = json.loads(service)["pid"]
         return found
 
     def shares(self, *processes: subprocess.Popen[bytes]) -> list[int]:

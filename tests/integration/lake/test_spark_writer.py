@@ -194,7 +194,16 @@ def test_columns_are_added_renamed_dropped_and_widened_at_their_own_cut(bench: S
     journal.table(U)
     journal.chunk(U, [{"place": "a", "item": at, "amount": at} for at in range(5)])
     first = journal.checkpoint(kept=True)
-    incarnation = bench.apply()
+    steps: list[str] = []
+    looks = False
+
+    def look(step: str) -> None:
+        if looks:
+            steps.append(step)
+            if step in ("applied", "published"):
+                assert same(bench.rows(U.table_id), journal.at[first][U.table_id])
+
+    incarnation = bench.apply(bench.start(look))
 
     def grow(rows: dict[Any, Row], name: str, value: Any) -> None:
         for key in list(rows):
@@ -209,17 +218,10 @@ def test_columns_are_added_renamed_dropped_and_widened_at_their_own_cut(bench: S
     when = dt.datetime.fromisoformat("2027-01-01")
     journal.change(added, ("+U", {"place": "a", "item": 2, "amount": 7, "colour": "blue", "seen": when}))
     journal.checkpoint(kept=True)
-    steps: list[str] = []
-
-    def look(step: str) -> None:
-        steps.append(step)
-        if step in ("applied", "published"):
-            assert same(bench.rows(U.table_id), journal.at[first][U.table_id])
-
-    incarnation._reached = look
+    looks = True
     bench.apply(incarnation)
     assert "published" in steps
-    incarnation._reached = lambda step: None
+    looks = False
 
     renamed = added.rename_column("amount", "quantity").rename_column("place", "site")
     model = journal.models[U.table_id]
@@ -442,7 +444,7 @@ def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: S
     journal.table(wide)
     last = np.full(keys, -1, np.int64)
     for ids in np.split(draw.integers(0, keys, changes), checkpoints):
-        file = OpenChanges(journal.store, **journal._named(wide))
+        file = OpenChanges(journal.store, **journal.named(wide))
         for some in np.split(ids, 100 // checkpoints):
             count = len(some)
             amounts = np.arange(journal.seq, journal.seq + count)

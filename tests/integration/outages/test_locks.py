@@ -23,6 +23,8 @@ from tests.support.modelled_lake import cuts
 
 Fresh = Callable[[Database], str]
 USER = f"{CDC_USER}@'%'"
+TRIES = 3
+"""A lock of this many tries; that no number of them uses up a chunk's attempts is in tests/unit/test_holds.py."""
 OWN = f"ALTER USER {{}} IDENTIFIED BY '{CDC_PASSWORD}'"
 
 
@@ -54,6 +56,11 @@ def cause(pipeline: Pipeline, table: str) -> str:
     """The table's cause in the status; "" without one."""
     shown = pipeline.status().tables.get(table)
     return "" if shown is None or shown.cause is None else str(shown.cause)
+
+
+def tries(mesh: Mesh, table: str) -> int:
+    """How often a reader has met the lock of this table at one of its chunks."""
+    return sum(f": chunk {table}:" in line and "is locked" in line for line in mesh.log_ends(1000).splitlines())
 
 
 def equal(pipeline: Pipeline, server: Database, tables: list[str]) -> None:
@@ -94,7 +101,7 @@ def test_each_locked_table_waits_by_itself_and_says_so_while_the_others_are_live
         slow.until(lambda: rows_done(slow, large), "rows")
         held.execute(f"LOCK TABLES {large} WRITE")
         slow.until(lambda: "is locked by another session" in cause(slow, large), "the lock")
-        time.sleep(12)  # longer than the attempts at one chunk last
+        slow.until(lambda: tries(mesh, large) >= TRIES, "tries at the locked chunk")
         assert slow.phase(large) == "snapshot"
         held.execute(f"UPDATE {large} SET v = v + 1")
         held.execute("UNLOCK TABLES")

@@ -84,7 +84,7 @@ def shown(pipeline: Pipeline) -> Counter[str]:
     newest = pipeline.checkpoint()
     if newest is None:
         return Counter()
-    found = Counter(table.phase for table in newest.tables.values())
+    found = Counter[str](table.phase for table in newest.tables.values())
     found["shown"] = sum(bool(table.show) for table in newest.tables.values())
     return found
 

@@ -23,6 +23,7 @@ from cutline.common.status.pipeline_status import (
 from cutline.common.store.lives import Key, Life
 from cutline.common.waits import Party, Wait
 from cutline.services.enumerator.pipelines import sweep_redis
+from tests.support.causes import because
 from tests.support.redis_servers import Redis
 
 KEY = Key("shop.0123456789ab")
@@ -35,7 +36,7 @@ def service(incarnation: str, role: str = "reader", **known: Any) -> Service:
 async def test_services_are_listed_by_role_with_what_they_gave_up(redis: Client) -> None:
     registry = Registry(redis)
     assert await registry.services() == []
-    lost = GaveUp(epoch=7, cause="channel x is lost", halts=False)
+    lost = GaveUp(epoch=7, cause=because("channel x is lost"), halts=False)
     writer = service("w1", "writer", failed={"shop": lost}, leaving=True)
     for member in (writer, service("r2"), service("r1")):
         await registry.announce_presence(member)

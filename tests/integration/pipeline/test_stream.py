@@ -20,6 +20,7 @@ from pyiceberg.table import StaticTable
 
 from cutline.common.config.pipeline import load
 from cutline.common.positions import FilePosition
+from cutline.common.store.records import CheckpointEntry
 from cutline.services.run import lake
 from cutline.services.sources.mysql.server import clock
 from tests.support.bank import Bank
@@ -40,12 +41,12 @@ def shown(pipeline: Pipeline, table: str) -> dict[tuple[Any, ...], dict[str, Any
     return dict(last.tables[table].content)
 
 
-def ends(pipeline: Pipeline) -> dict[str, Any]:
+def ends(pipeline: Pipeline) -> CheckpointEntry:
     """The kept checkpoint at the pipeline's stop, once it is written."""
 
-    def last() -> dict[str, Any] | None:
-        slot = pipeline.status().enumerator.ended
-        return next((entry for entry in pipeline.entries() if entry.slot == slot), None)
+    def last() -> CheckpointEntry | None:
+        slot, entries = pipeline.status().enumerator.ended, pipeline.entries()
+        return next((entry for entry in entries if isinstance(entry, CheckpointEntry) and entry.slot == slot), None)
 
     return pipeline.until(last, f"{pipeline.name} to end", seconds=90)
 

@@ -18,6 +18,7 @@ import pytest
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import Unavailable
 from cutline.spark_writer.sinks.iceberg import orphans, publications, table, upkeep
+from cutline.spark_writer.sinks.iceberg.leftovers import removed_after
 from cutline.spark_writer.sinks.iceberg.naming import file_prefix
 from cutline.spark_writer.sinks.iceberg.objects import file_system
 from tests.support.lake_servers import S3, PostgreSQL
@@ -187,7 +188,7 @@ def test_a_zombie_whose_files_are_gone_harms_nothing(bench: SparkBench, monkeypa
     both_live(bench)
     zombie = bench.start()
     change(bench, 1, "one")
-    original, slept = table.removed_after, []
+    slept: list[set[str]] = []
 
     @contextmanager
     def sleeping(*arguments: Any) -> Iterator[None]:
@@ -198,7 +199,7 @@ def test_a_zombie_whose_files_are_gone_harms_nothing(bench: SparkBench, monkeypa
             bench.apply(successor)
             tend(successor, monkeypatch)
             assert not slept[0] & set(files(bench))
-        with original(*arguments):
+        with removed_after(*arguments):
             yield
 
     with monkeypatch.context() as patch:
