@@ -1,8 +1,8 @@
 # Cutline: every command of CI and of a developer. `make demo` and `make test` set up what they need, on a fresh Debian machine too.
 #
 #   make setup      Debian packages, virtual environment, compiled modules, Spark's jars, test servers (fast when done)
-#   make check      ruff, and mypy --strict on the product, the tools and the demo
-#   make check-js   Biome on the dashboard's modules (biome.json)
+#   make check      ruff, Biome, and mypy --strict on the product, the tools and the demo
+#   make check-js   Biome alone, on the dashboard's modules (biome.json)
 #   make audit      known vulnerabilities of the packages that a user installs (needs the network; says so and passes without it)
 #   make unit       the unit tests; need no server and no jar, only the virtual environment; under a minute
 #   make integration  the tests on real servers and a real Spark
@@ -188,7 +188,7 @@ pytest = ended=5; \
   done; \
   exit $$ended
 
-check: $(VENV)/.built
+check: $(VENV)/.built check-js
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer -p tools -p tests.acceptance
 

@@ -129,7 +129,7 @@ class Removal:
         while True:
             number, before = self._retired_note()
             known: dict[str, Any] = {"n": 0, "kept": []} if before is None else before
-            if n < known["n"] and known["n"] in follow(self._last_slot(), self._entry):
+            if n < known["n"] and self._goes_on_from(known["n"]):
                 return False  # late: a later round may have removed what is kept here
             least = {n} if n < known["n"] else set()  # after a restore to a savepoint from before the last note
             # What an earlier round did not keep is removed, whatever this one would have kept.
@@ -152,10 +152,12 @@ class Removal:
             asked.append(newest.orders.base)
         if any(base < n and base not in kept for base in asked):
             return False
+        return self._last_slot() == 0 or self._goes_on_from(n)
+
+    def _goes_on_from(self, n: int) -> bool:
+        """Whether the chain has checkpoint `n`; False if the pipeline was deleted meanwhile."""
         last = self._last_slot()
-        if last and self._entry(last) is None:
-            return False  # the pipeline was deleted meanwhile
-        return last == 0 or n in follow(last, self._entry)
+        return last > 0 and self._entry(last) is not None and n in follow(last, self._entry)
 
     def retire(
         self,

@@ -43,10 +43,7 @@ def run_world(make: Callable[..., Any], seed: int, without: AbstractSet[str]) ->
         world.run()
     except Exception as error:
         fault, text = fault_of(error), f"{type(error).__name__}: {error}"
-    ended = Ended(fault=fault, error=text, steps=tuple(world.steps.taken), story=tuple(world.story))
-    del world
-    gc.collect()
-    return ended
+    return Ended(fault=fault, error=text, steps=tuple(world.steps.taken), story=tuple(world.story))
 
 
 def fault_of(error: Exception) -> str:
@@ -57,6 +54,21 @@ def fault_of(error: Exception) -> str:
 
 def shrink(run: Callable[[AbstractSet[str]], Ended], *, runs: int = RUNS) -> Shrunk | None:
     """Shrink what fails; None if it passes. `run` runs it without some of its steps."""
+    gc.freeze()  # what was there before needs no look after each run
+    try:
+        return _shrunk(lambda without: _cleared(run, without), runs)
+    finally:
+        gc.unfreeze()
+
+
+def _cleared(run: Callable[[AbstractSet[str]], Ended], without: AbstractSet[str]) -> Ended:
+    """One run. Coroutines that a failure left end here, and not in a later run."""
+    ended = run(without)
+    gc.collect()
+    return ended
+
+
+def _shrunk(run: Callable[[AbstractSet[str]], Ended], runs: int) -> Shrunk | None:
     best, without, ran = run(frozenset()), frozenset[str](), 1
     if best.fault is None:
         return None

@@ -14,6 +14,7 @@ from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.store.chain import follow
 from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.records import CheckpointEntry, PartRef
+from cutline.common.store.removal import Removal
 from cutline.common.store.restoring import restorable
 from cutline.common.store.store import PipelineStore, Store, file_name
 from tests.support import records
@@ -206,6 +207,17 @@ def test_a_round_that_comes_late_makes_nothing_valid_that_a_later_one_removes(sh
     assert shop.removal.retired() == (8, frozenset())
     assert not restorable(shop, 5)
     assert 4 in shop.slots()  # the next round's sweep removes it
+
+
+def test_a_round_that_comes_late_in_a_pipeline_that_is_being_deleted_removes_nothing(shop: PipelineStore) -> None:
+    kept_until(shop, 8)
+    assert shop.removal.may_retire(8)
+
+    def entry(slot: int) -> Any:
+        return None if slot == 8 else shop.entry(slot)
+
+    deleting = Removal(shop._folder, shop.commands, entry=entry, last_slot=shop.last_slot)
+    assert not deleting.may_retire(5)
 
 
 @pytest.mark.parametrize("n", [6, 7])

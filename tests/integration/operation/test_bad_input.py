@@ -321,17 +321,21 @@ def test_a_pipeline_of_an_older_version_goes_on_with_the_defaults_of_settings_th
     refused(defined, "'shop' is in use", "keyless is 'quarantine' there and 'append' here", "another name")
 
 
+def stored(defined: Path) -> Path:
+    """The definition in the store, once the pipeline is defined there."""
+    folder = defined.parent / ".cutline/shop/store"
+    Store(f"file://{folder}").pipeline("shop").define(load(defined).definition())
+    (found,) = folder.glob("shop.*/pipeline.json")
+    return found
+
+
 def test_a_store_of_a_newer_version(defined: Path) -> None:
-    kept = defined.parent / ".cutline/shop/store/shop/pipeline.json"
-    kept.parent.mkdir(parents=True)
-    kept.write_text('{"format":99,"sha256":"' + "0" * 64 + '","body":{}}\n')
+    stored(defined).write_text('{"format":99,"sha256":"' + "0" * 64 + '","body":{}}\n')
     refused(defined, "newer", "format 99", "pipeline.json")
 
 
 def test_a_store_that_is_damaged_ends_with_its_cause(defined: Path) -> None:
-    kept = defined.parent / ".cutline/shop/store/shop/pipeline.json"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("not ours")
+    stored(defined).write_text("not ours")
     ended = run(defined)
     assert ended.exit_code == 1
     assert "pipeline.json is not an envelope of Cutline" in ended.stderr

@@ -74,7 +74,14 @@ async function send(method, path, { body, headers = {}, signal } = {}) {
     response = await fetch(path, { method, headers: sent, body: content, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem({ title: "No answer", detail: "The control service does not answer", remedy: method === "GET" ? "This page tries again by itself; check that the service runs" : "Check that the service runs, then try again" });
+    throw new Problem({
+      title: "No answer",
+      detail: "The control service does not answer",
+      remedy:
+        method === "GET"
+          ? "This page tries again by itself; check that the service runs"
+          : "Check that the service runs, then try again",
+    });
   }
   if (response.ok) return response;
   const failed = await problem(response);
@@ -93,7 +100,9 @@ const LONG = /"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g;
 /** JSON whose integers beyond 2^53 (ids of snapshots) become strings, since numbers here would lose their last digits. */
 function parsed(text) {
   if (!text) return null;
-  return JSON.parse(/\d{16}/.test(text) ? text.replace(LONG, (found) => (found.startsWith('"') ? found : `"${found}"`)) : text);
+  return JSON.parse(
+    /\d{16}/.test(text) ? text.replace(LONG, (found) => (found.startsWith('"') ? found : `"${found}"`)) : text,
+  );
 }
 
 export const get = (path, options) => call("GET", path, options);
@@ -114,7 +123,7 @@ export async function getAll(path, { most = 10_000, signal } = {}) {
 
 /** The pages of a list that a POST answers, one after the other. */
 export async function* pages(path, body, signal) {
-  for (let next = path; next;) {
+  for (let next = path; next; ) {
     const response = await send("POST", next, { body, signal });
     yield parsed(await response.text());
     next = nextOf(response);
@@ -131,7 +140,8 @@ export async function getPage(path) {
 export const newKey = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
 
 /** A mutating call, with a key of its own unless `headers` has one. */
-export const act = (method, path, body, headers = {}) => call(method, path, { body, headers: { "Idempotency-Key": newKey(), ...headers } });
+export const act = (method, path, body, headers = {}) =>
+  call(method, path, { body, headers: { "Idempotency-Key": newKey(), ...headers } });
 
 /** Events as they happen (SSE over fetch, which can send the token). Ends with the signal; the caller opens it again. */
 export async function* stream(path, { signal, lastId } = {}) {

@@ -14,7 +14,8 @@ export const count = (value) => (known(value) ? whole.format(Math.round(value)) 
 /** A number that is a name (of a checkpoint, an epoch, a version): as events and the API spell it, without separators. */
 export const label = (value) => (known(value) ? String(value) : UNKNOWN);
 
-export const short = (value) => (known(value) ? (Math.abs(value) < 10_000 ? whole.format(Math.round(value)) : compact.format(value)) : UNKNOWN);
+export const short = (value) =>
+  known(value) ? (Math.abs(value) < 10_000 ? whole.format(Math.round(value)) : compact.format(value)) : UNKNOWN;
 
 export function bytes(value) {
   if (!known(value)) return UNKNOWN;
@@ -49,7 +50,12 @@ export function moment(seconds) {
 }
 
 /** How long ago, in whole seconds. */
-export const ago = (seconds) => (known(seconds) ? (now() - seconds < 1 ? "just now" : `${span(Math.floor(now() - seconds)).replace(".0 s", " s")} ago`) : UNKNOWN);
+export const ago = (seconds) =>
+  known(seconds)
+    ? now() - seconds < 1
+      ? "just now"
+      : `${span(Math.floor(now() - seconds)).replace(".0 s", " s")} ago`
+    : UNKNOWN;
 
 /** A short time: 84 ms, then as `span`. */
 export const brief = (seconds) => (known(seconds) && seconds < 1 ? `${Math.round(seconds * 1000)} ms` : span(seconds));
@@ -70,17 +76,23 @@ export function position(value) {
 
 const plain = /^[A-Za-z0-9_./][\w ./@*+-]*$/;
 const reserved = /^(true|false|null|yes|no|on|off|~|[-+.\d].*)$/i;
-const scalar = (value) => (typeof value === "string" && plain.test(value) && !reserved.test(value) ? value : JSON.stringify(value));
+const scalar = (value) =>
+  typeof value === "string" && plain.test(value) && !reserved.test(value) ? value : JSON.stringify(value);
 
 /** A definition as YAML, for people to read and to edit. */
 export function yaml(value, indent = "") {
   if (Array.isArray(value)) {
     if (!value.length) return `${indent}[]`;
-    return value.map((item) => (isTree(item) ? `${indent}- ${yaml(item, `${indent}  `).trimStart()}` : `${indent}- ${scalar(item)}`)).join("\n");
+    return value
+      .map((item) =>
+        isTree(item) ? `${indent}- ${yaml(item, `${indent}  `).trimStart()}` : `${indent}- ${scalar(item)}`,
+      )
+      .join("\n");
   }
   if (!isTree(value)) return indent + scalar(value);
   const lines = Object.entries(value).map(([key, item]) => {
-    if (Array.isArray(item) ? item.length : isTree(item) && Object.keys(item).length) return `${indent}${scalar(key)}:\n${yaml(item, `${indent}  `)}`;
+    if (Array.isArray(item) ? item.length : isTree(item) && Object.keys(item).length)
+      return `${indent}${scalar(key)}:\n${yaml(item, `${indent}  `)}`;
     return `${indent}${scalar(key)}: ${Array.isArray(item) ? "[]" : isTree(item) ? "{}" : scalar(item)}`;
   });
   return lines.length ? lines.join("\n") : `${indent}{}`;
@@ -96,7 +108,10 @@ export function lineDiff(before, after) {
   const length = new Uint16Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {
     for (let j = b.length - 1; j >= 0; j -= 1) {
-      length[i * width + j] = a[i] === b[j] ? length[(i + 1) * width + j + 1] + 1 : Math.max(length[(i + 1) * width + j], length[i * width + j + 1]);
+      length[i * width + j] =
+        a[i] === b[j]
+          ? length[(i + 1) * width + j + 1] + 1
+          : Math.max(length[(i + 1) * width + j], length[i * width + j + 1]);
     }
   }
   const lines = [];

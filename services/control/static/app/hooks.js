@@ -23,7 +23,13 @@ export function usePoll(ask, seconds, key) {
         if (!over) setState({ data, at: now(), error: null, loading: false, key });
       } catch (error) {
         if (over || error.name === "AbortError") return;
-        setState((before) => ({ data: before.key === key ? before.data : undefined, at: before.at, error, loading: false, key }));
+        setState((before) => ({
+          data: before.key === key ? before.data : undefined,
+          at: before.at,
+          error,
+          loading: false,
+          key,
+        }));
       }
       clearTimeout(timer);
       if (!over && seconds) timer = setTimeout(tick, seconds * 1000);
@@ -56,7 +62,11 @@ export function useRoute() {
 
 function parse() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  return { path: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query), whole: location.hash };
+  return {
+    path: path.split("/").filter(Boolean).map(decoded),
+    query: new URLSearchParams(query),
+    whole: location.hash,
+  };
 }
 
 /** A part of an address; as it stands if its escapes are wrong, so that a mistyped address is a page that says so. */

@@ -1,6 +1,7 @@
 // The templates of all parts: Preact's `h` behind tagged template strings, so that no build step is needed.
-import { h } from "preact";
+
 import htm from "htm";
+import { h } from "preact";
 
 export const html = htm.bind(h);
 export { Fragment, render } from "preact";

@@ -18,18 +18,29 @@ const TITLES = { "": "Pipelines", new: "New pipeline", services: "Services", acc
 function App() {
   const [session, setSession] = useState({ state: "asking" });
   const route = useRoute();
-  const ask = () => get("/v1/me").then((me) => setSession({ state: "in", me }), (error) => setSession(error.status === 401 ? { state: "out" } : { state: "failed", error }));
+  const ask = () =>
+    get("/v1/me").then(
+      (me) => setSession({ state: "in", me }),
+      (error) => setSession(error.status === 401 ? { state: "out" } : { state: "failed", error }),
+    );
   useEffect(() => {
     ask();
     return onRefused((problem) => setSession((before) => (before.state === "in" ? { state: "out", problem } : before)));
   }, []);
-  if (session.state === "out") return html`<${Login} problem=${session.problem} onDone=${(me) => { setSession({ state: "in", me }); toHeading(); }} />`;
+  if (session.state === "out")
+    return html`<${Login} problem=${session.problem} onDone=${(me) => {
+      setSession({ state: "in", me });
+      toHeading();
+    }} />`;
   const leave = () => {
     setToken(null);
     setSession({ state: "out" });
   };
   return html`
-    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("#main h1")?.focus(); }}>Skip to the content</a>
+    <a class="skip" href="#main" onClick=${(event) => {
+      event.preventDefault();
+      document.querySelector("#main h1")?.focus();
+    }}>Skip to the content</a>
     <${Bar} me=${session.me} path=${route.path} leave=${leave} />
     <main class="page" id="main">
       ${session.state === "failed" ? html`<${Failure} error=${session.error} retry=${ask} />` : session.state === "in" ? html`<${Routed} me=${session.me} route=${route} />` : html`<p class="quiet">Loading …</p>`}
@@ -39,7 +50,11 @@ function App() {
 
 function Bar({ me, path, leave }) {
   const current = path[0] === "pipelines" || path[0] === "new" ? "" : (path[0] ?? "");
-  const items = [["", "Pipelines", "#/"], ["services", "Services", "#/services"], ...(me && may(me, "admin") ? [["access", "Access", "#/access"]] : [])];
+  const items = [
+    ["", "Pipelines", "#/"],
+    ["services", "Services", "#/services"],
+    ...(me && may(me, "admin") ? [["access", "Access", "#/access"]] : []),
+  ];
   const [theme, setTheme] = useState(document.documentElement.dataset.theme);
   const toggle = () => {
     window.cutlineTheme.toggle();

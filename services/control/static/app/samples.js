@@ -6,7 +6,19 @@ const MOST = 600;
 const kept = new Map();
 
 export function history(name) {
-  if (!kept.has(name)) kept.set(name, { looks: 0, at: [], rows: [], bytes: [], lake: [], channels: new Map(), channelsAt: 0, rates: new Map(), sent: null, pace: null });
+  if (!kept.has(name))
+    kept.set(name, {
+      looks: 0,
+      at: [],
+      rows: [],
+      bytes: [],
+      lake: [],
+      channels: new Map(),
+      channelsAt: 0,
+      rates: new Map(),
+      sent: null,
+      pace: null,
+    });
   return kept.get(name);
 }
 
@@ -14,8 +26,11 @@ export function history(name) {
 export function recall(name, checkpoints) {
   const seen = history(name);
   const until = seen.at[0] ?? now();
-  const old = checkpoints.filter((item) => item.written_at < until && item.written_at > now() - WINDOW_SECONDS).sort((a, b) => a.number - b.number);
-  const lag = (item, i) => (i && item.apply?.published_at && old[i - 1].source_time ? item.apply.published_at - old[i - 1].source_time : null); // just before
+  const old = checkpoints
+    .filter((item) => item.written_at < until && item.written_at > now() - WINDOW_SECONDS)
+    .sort((a, b) => a.number - b.number);
+  const lag = (item, i) =>
+    i && item.apply?.published_at && old[i - 1].source_time ? item.apply.published_at - old[i - 1].source_time : null; // just before
   const pace = (item, i) => (i ? item.staged_rows / Math.max(0.1, item.written_at - old[i - 1].written_at) : null);
   seen.at.unshift(...old.map((item) => item.written_at));
   seen.rows.unshift(...old.map(pace));
@@ -43,14 +58,18 @@ export function observe(name, pipeline, channels) {
     seen.channelsAt = at;
     seen.rates = rates;
     const total = pipeline.rows_sent;
-    seen.pace = seen.sent !== null && total !== null && total >= seen.sent && seconds < 60 ? (total - seen.sent) / seconds : null;
+    seen.pace =
+      seen.sent !== null && total !== null && total >= seen.sent && seconds < 60 ? (total - seen.sent) / seconds : null;
     seen.sent = total;
   }
-  const flow = [...seen.rates].filter(([key]) => /^reader.*>writer/.test(key)).reduce((sum, [, value]) => sum + value, 0);
+  const flow = [...seen.rates]
+    .filter(([key]) => /^reader.*>writer/.test(key))
+    .reduce((sum, [, value]) => sum + value, 0);
   seen.at.push(at);
   seen.rows.push(seen.pace);
   seen.bytes.push(seen.rates.size ? flow : null);
   seen.lake.push(pipeline.source_time ? Math.max(0, at - pipeline.source_time) : null);
-  while (seen.at[0] < at - WINDOW_SECONDS || seen.at.length > MOST) for (const list of [seen.at, seen.rows, seen.bytes, seen.lake]) list.shift();
+  while (seen.at[0] < at - WINDOW_SECONDS || seen.at.length > MOST)
+    for (const list of [seen.at, seen.rows, seen.bytes, seen.lake]) list.shift();
   return seen;
 }

@@ -4,7 +4,6 @@ import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon, Shape } from "../icons.js";
 import { PHASES } from "../rules.js";
 
-
 export const PHASE_MEANINGS = {
   waiting: "its turn to be read has not come",
   snapshot: "its rows are being read in chunks",
@@ -15,16 +14,38 @@ export const PHASE_MEANINGS = {
   dropped: "gone at the source; the lake keeps its last content",
 };
 
-export const Phase = ({ name }) => html`<span class="badge tone-${name}" title=${PHASE_MEANINGS[name]}><${Shape} name=${name} />${name}</span>`;
+export const Phase = ({ name }) =>
+  html`<span class="badge tone-${name}" title=${PHASE_MEANINGS[name]}><${Shape} name=${name} />${name}</span>`;
 
-export const Badge = ({ tone, icon, children }) => html`<span class="badge tone-${tone}"><${Icon} name=${icon} size=${12} />${children}</span>`;
+export const Badge = ({ tone, icon, children }) =>
+  html`<span class="badge tone-${tone}"><${Icon} name=${icon} size=${12} />${children}</span>`;
 
-const MODES = { running: ["live", "live"], paused: ["paused", "paused"], stopped: ["dropped", "stopped"], deleting: ["quarantined", "dropped"], halted: ["quarantined", "quarantined"], waiting: ["paused", "waiting"], unknown: ["dropped", "waiting"] };
+const MODES = {
+  running: ["live", "live"],
+  paused: ["paused", "paused"],
+  stopped: ["dropped", "stopped"],
+  deleting: ["quarantined", "dropped"],
+  halted: ["quarantined", "quarantined"],
+  waiting: ["paused", "waiting"],
+  unknown: ["dropped", "waiting"],
+};
 
 /** What a pipeline does as one word. */
-export const Mode = ({ name, text }) => html`<span class="badge tone-${MODES[name]?.[0] ?? "plain"}"><${Shape} name=${MODES[name]?.[1] ?? "waiting"} />${text ?? name}</span>`;
+export const Mode = ({ name, text }) =>
+  html`<span class="badge tone-${MODES[name]?.[0] ?? "plain"}"><${Shape} name=${MODES[name]?.[1] ?? "waiting"} />${text ?? name}</span>`;
 
-export function Button({ children, icon, kind = "", size = "", busy = false, reason = null, type = "button", label, onClick, ...rest }) {
+export function Button({
+  children,
+  icon,
+  kind = "",
+  size = "",
+  busy = false,
+  reason = null,
+  type = "button",
+  label,
+  onClick,
+  ...rest
+}) {
   const off = busy || Boolean(reason);
   return html`
     <button type=${type} class="button ${kind} ${size} ${children ? "" : "icon"}" aria-disabled=${off ? "true" : undefined} title=${reason ?? label}
@@ -57,8 +78,11 @@ export const Notice = ({ tone = "plain", icon = "info", title, children }) => ht
 /** An error with what to do about it, and each of its faults if it has several. */
 export const Failure = ({ error, retry }) => html`
   <${Notice} tone="bad" icon="warning" title=${capital(error.message)}>
-    ${error.errors?.length > 1 ? html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`
-      : error.remedy && html`<p>${sentence(error.remedy)}</p>`}
+    ${
+      error.errors?.length > 1
+        ? html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`
+        : error.remedy && html`<p>${sentence(error.remedy)}</p>`
+    }
     ${retry && html`<div class="actions"><${Button} size="small" icon="again" onClick=${retry}>Try again<//></div>`}
   <//>`;
 
@@ -68,7 +92,8 @@ export const sentence = (text) => (text ? `${capital(text)}${/[.!?…]$/.test(te
 const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
 
 /** What a pipeline waits for, and why it takes so long. */
-export const waitOf = ({ what, cause }) => (cause ? `${what}: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : what);
+export const waitOf = ({ what, cause }) =>
+  cause ? `${what}: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : what;
 
 /** A cause of the API, {sentence, remedy}, as sentences. */
 export const causeText = (cause) => because({ cause: cause.sentence, remedy: cause.remedy });
@@ -88,24 +113,29 @@ export const Card = ({ title, end, children, body = true, label }) => html`
     ${body ? html`<div class="card-body">${children}</div>` : children}
   </section>`;
 
-export const Empty = ({ title, children, actions }) => html`<div class="empty"><h2>${title}</h2>${children && html`<p>${children}</p>`}${actions && html`<div class="actions">${actions}</div>`}</div>`;
+export const Empty = ({ title, children, actions }) =>
+  html`<div class="empty"><h2>${title}</h2>${children && html`<p>${children}</p>`}${actions && html`<div class="actions">${actions}</div>`}</div>`;
 
 export const Loading = ({ what = "" }) => html`<p class="quiet" role="status">Loading ${what} …</p>`;
 
 /** What a poll gave: the first load, an error without data, or the children over the data, with a note if that is old (unless `within` a view that has one). */
 export function Polled({ of, what, within, children }) {
-  if (of.data === undefined) return of.error ? html`<${Failure} error=${of.error} retry=${of.refresh} />` : html`<${Loading} what=${what} />`;
+  if (of.data === undefined)
+    return of.error ? html`<${Failure} error=${of.error} retry=${of.refresh} />` : html`<${Loading} what=${what} />`;
   return html`${of.error && !within && html`<${Stale} of=${of} />`}${children(of.data)}`;
 }
 
 /** That a poll fails, and of when its data is. */
-export const Stale = ({ of }) => html`<${Notice} tone="warn" icon="warning" title=${`As of ${clock(of.at)}: what you see may have changed`}><p>${sentence(of.error.message)}</p><//>`;
+export const Stale = ({ of }) =>
+  html`<${Notice} tone="warn" icon="warning" title=${`As of ${clock(of.at)}: what you see may have changed`}><p>${sentence(of.error.message)}</p><//>`;
 
 /** A choice of a few: buttons side by side. `options`: [value, text, phase?]. */
 export const Segments = ({ label, value, options, onChange }) => html`
   <div class="segments" role="group" aria-label=${label}>
-    ${options.map(([id, text, shape]) => html`
-      <button type="button" key=${id} aria-pressed=${value === id ? "true" : "false"} onClick=${() => onChange(id)}>${shape && html`<span class="tone-${shape}" style=${{ color: "var(--tone)" }}><${Shape} name=${shape} /></span>`}${text}</button>`)}
+    ${options.map(
+      ([id, text, shape]) => html`
+      <button type="button" key=${id} aria-pressed=${value === id ? "true" : "false"} onClick=${() => onChange(id)}>${shape && html`<span class="tone-${shape}" style=${{ color: "var(--tone)" }}><${Shape} name=${shape} /></span>`}${text}</button>`,
+    )}
   </div>`;
 
 export const Search = ({ value, onInput, label }) => html`
@@ -151,16 +181,24 @@ export function Menu({ label, icon = "more", items }) {
   return html`
     <${Button} icon=${icon} kind="plain" label=${label} aria-haspopup="true" aria-expanded=${open ? "true" : "false"} aria-controls=${id} onClick=${show} />
     <div class="menu-list" id=${id} ref=${list} popover="auto" role="group" aria-label=${label} onToggle=${(event) => setOpen(event.newState === "open")} onKeyDown=${keys}>
-      ${open && items.map((item) => (item === null ? html`<hr />` : html`
+      ${
+        open &&
+        items.map((item) =>
+          item === null
+            ? html`<hr />`
+            : html`
         <button type="button" key=${item.label} class=${item.danger ? "danger" : ""} aria-disabled=${item.reason ? "true" : undefined} onClick=${() => choose(item)}>
           <${Icon} name=${item.icon} /><span>${item.label}<span class="menu-note">${item.reason ?? item.note}</span></span>
-        </button>`))}
+        </button>`,
+        )
+      }
     </div>`;
 }
 
 export function Tabs({ label, tabs, current }) {
   const ref = useRef(null);
-  useLayoutEffect(() => { // on a phone they don't all fit
+  useLayoutEffect(() => {
+    // on a phone they don't all fit
     const { offsetLeft, offsetWidth } = ref.current.querySelector("[aria-current]");
     ref.current.scrollLeft = offsetLeft + offsetWidth / 2 - ref.current.clientWidth / 2;
   }, [current]);

@@ -9,7 +9,10 @@ let loading = null;
 function library() {
   loading ??= new Promise((resolve, reject) => {
     const base = new URL("../../vendor/", import.meta.url);
-    const style = Object.assign(document.createElement("link"), { rel: "stylesheet", href: new URL("uPlot.min.css", base).href });
+    const style = Object.assign(document.createElement("link"), {
+      rel: "stylesheet",
+      href: new URL("uPlot.min.css", base).href,
+    });
     const script = Object.assign(document.createElement("script"), { src: new URL("uPlot.iife.min.js", base).href });
     script.onload = () => resolve(window.uPlot);
     script.onerror = reject;
@@ -32,19 +35,68 @@ export function Chart({ label, series, data, form, least = 1, binary = false, he
   useEffect(() => {
     if (!width) return undefined;
     let over = false;
-    library().then((UPlot) => {
-      if (over) return;
-      const axis = { stroke: colour("ink-3"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: `11.5px ${colour("sans")}` };
-      plot.current = new UPlot(
-        {
-          width, height, padding: [12, 6, 0, 0], cursor: { y: false, points: { size: 7 } }, legend: { show: false },
-          scales: { x: { range: (_, first) => [Math.max(Date.now() / 1000 - windowSeconds, Math.min(first ?? Infinity, Date.now() / 1000 - 60)), Date.now() / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, least)] } },
-          axes: [{ ...axis, grid: { show: false }, size: 26, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 66, space: 34, ...(binary ? { incrs: BINARY } : {}), values: (_, ticks) => ticks.map(form) }],
-          series: [{}, ...series.map((line, i) => ({ label: line.name, stroke: colour(line.tone), width: 2, dash: line.dash, fill: i === 0 ? `${colour(line.tone)}1c` : undefined, points: { show: alone, size: 6, fill: colour(line.tone) }, spanGaps: true }))],
-          hooks: { setCursor: [(shown) => tip(shown, series, form, box.current)] },
-        },
-        data, box.current);
-    }, () => setFailed(true));
+    library().then(
+      (UPlot) => {
+        if (over) return;
+        const place = box.current; // uPlot may call back once more when the view, and so `box.current`, is gone
+        const axis = {
+          stroke: colour("ink-3"),
+          grid: { stroke: colour("line"), width: 1 },
+          ticks: { show: false },
+          font: `11.5px ${colour("sans")}`,
+        };
+        plot.current = new UPlot(
+          {
+            width,
+            height,
+            padding: [12, 6, 0, 0],
+            cursor: { y: false, points: { size: 7 } },
+            legend: { show: false },
+            scales: {
+              x: {
+                range: (_, first) => [
+                  Math.max(Date.now() / 1000 - windowSeconds, Math.min(first ?? Infinity, Date.now() / 1000 - 60)),
+                  Date.now() / 1000,
+                ],
+              },
+              y: { range: (_, _low, high) => [0, Math.max(high * 1.15, least)] },
+            },
+            axes: [
+              {
+                ...axis,
+                grid: { show: false },
+                size: 26,
+                space: 90,
+                values: (_, ticks) => ticks.map((at) => clock(at).slice(0, ticks[1] - ticks[0] < 60 ? 8 : 5)),
+              },
+              {
+                ...axis,
+                size: 66,
+                space: 34,
+                ...(binary ? { incrs: BINARY } : {}),
+                values: (_, ticks) => ticks.map(form),
+              },
+            ],
+            series: [
+              {},
+              ...series.map((line, i) => ({
+                label: line.name,
+                stroke: colour(line.tone),
+                width: 2,
+                dash: line.dash,
+                fill: i === 0 ? `${colour(line.tone)}1c` : undefined,
+                points: { show: alone, size: 6, fill: colour(line.tone) },
+                spanGaps: true,
+              })),
+            ],
+            hooks: { setCursor: [(shown) => tip(shown, series, form, place)] },
+          },
+          data,
+          place,
+        );
+      },
+      () => setFailed(true),
+    );
     return () => {
       over = true;
       plot.current?.destroy();
@@ -68,7 +120,11 @@ function tip(plot, series, form, box) {
   const { idx, left } = plot.cursor;
   element.hidden = idx === null || idx === undefined || left < 0;
   if (element.hidden) return;
-  element.replaceChildren(...[clock(plot.data[0][idx]), ...series.map((line, i) => `${line.name}: ${form(plot.data[i + 1][idx])}`)].map((text) => Object.assign(document.createElement("div"), { textContent: text })));
+  element.replaceChildren(
+    ...[clock(plot.data[0][idx]), ...series.map((line, i) => `${line.name}: ${form(plot.data[i + 1][idx])}`)].map(
+      (text) => Object.assign(document.createElement("div"), { textContent: text }),
+    ),
+  );
   const x = left + plot.bbox.left / devicePixelRatio;
   element.style.left = `${Math.min(x + 12, box.clientWidth - element.offsetWidth - 4)}px`;
 }

@@ -8,7 +8,8 @@ export function Dialog({ title, subject, icon = "info", tone = "plain", wide, fi
   const ref = useRef(null);
   const pressed = useRef(null); // a drag that begins in a field and ends outside is no click outside
   const id = useId();
-  useLayoutEffect(() => { // at once, so that a key pressed next is for the dialog
+  useLayoutEffect(() => {
+    // at once, so that a key pressed next is for the dialog
     const before = document.activeElement;
     const dialog = ref.current;
     dialog.showModal();
@@ -19,7 +20,12 @@ export function Dialog({ title, subject, icon = "info", tone = "plain", wide, fi
     };
   }, []);
   return html`
-    <dialog class="dialog ${wide ? "wide" : ""}" ref=${ref} aria-labelledby=${id} onCancel=${(event) => { event.preventDefault(); onClose(); }} onPointerDown=${(event) => { pressed.current = event.target; }}
+    <dialog class="dialog ${wide ? "wide" : ""}" ref=${ref} aria-labelledby=${id} onCancel=${(event) => {
+      event.preventDefault();
+      onClose();
+    }} onPointerDown=${(event) => {
+      pressed.current = event.target;
+    }}
       onClick=${(event) => !firm && event.target === ref.current && pressed.current === ref.current && onClose()}>
       <div class="dialog-head">
         <span class="dialog-icon tone-${tone}"><${Icon} name=${icon} size=${19} /></span>
@@ -35,8 +41,13 @@ const shown = [];
 let redraw = () => {};
 let numbers = 0;
 
+function nextId() {
+  numbers += 1;
+  return `toast-${numbers}`;
+}
+
 /** Show a short message for some seconds. A second message with the same `id` takes the first one's place. */
-export function toast({ id = `toast-${(numbers += 1)}`, tone = "plain", icon = "info", title, text, seconds = 8 }) {
+export function toast({ id = nextId(), tone = "plain", icon = "info", title, text, seconds = 8 }) {
   const at = shown.findIndex((item) => item.id === id);
   const item = { id, tone, icon, title, text, timer: setTimeout(() => dismiss(id), seconds * 1000) };
   if (at >= 0) {
@@ -56,12 +67,16 @@ export function Toasts() {
   const [, tick] = useState(0);
   useEffect(() => {
     redraw = () => tick((n) => n + 1);
-    return () => { redraw = () => {}; };
+    return () => {
+      redraw = () => {};
+    };
   }, []);
   return html`
     <div class="toasts" role="status" aria-live="polite">
-      ${shown.map((item) => html`
+      ${shown.map(
+        (item) => html`
         <div key=${item.id} class="toast tone-${item.tone}"><${Icon} name=${item.icon} /><div><h3>${item.title}</h3>${item.text && html`<p class="soft">${item.text}</p>`}</div>
-          <${Button} kind="plain" size="small" icon="cross" label="Dismiss" onClick=${() => dismiss(item.id)} /></div>`)}
+          <${Button} kind="plain" size="small" icon="cross" label="Dismiss" onClick=${() => dismiss(item.id)} /></div>`,
+      )}
     </div>`;
 }

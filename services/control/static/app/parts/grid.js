@@ -17,21 +17,37 @@ export function SplitGrid({ cells, about, label }) {
   const [pointed, setPointed] = useState(false);
   const { size, columns, rows } = useMemo(() => measure(cells.length, width), [cells.length, width]);
   const counts = useMemo(() => tally(cells), [cells]);
-  useLayoutEffect(() => { // not after the paint: a canvas that has just got its size is empty
+  useLayoutEffect(() => {
+    // not after the paint: a canvas that has just got its size is empty
     if (width) draw(canvas.current, cells, { size, columns, rows }, chosen);
   }, [cells, size, columns, rows, theme, chosen]);
   if (!cells.length) return null;
   const at = chosen === null ? null : Math.min(chosen, cells.length - 1);
-  const text = at === null ? "" : `Chunk ${count(at + 1)} of ${count(cells.length)}: ${CELLS[cells[at]]}${about?.(at) ? ` ${about(at)}` : ""}`;
+  const text =
+    at === null
+      ? ""
+      : `Chunk ${count(at + 1)} of ${count(cells.length)}: ${CELLS[cells[at]]}${about?.(at) ? ` ${about(at)}` : ""}`;
   const point = (event) => {
     const rect = canvas.current.getBoundingClientRect();
-    const [column, row] = [Math.floor((event.clientX - rect.left) / size), Math.floor((event.clientY - rect.top) / size)];
+    const [column, row] = [
+      Math.floor((event.clientX - rect.left) / size),
+      Math.floor((event.clientY - rect.top) / size),
+    ];
     const index = row * columns + column;
     setPointed(true);
     choose(column < columns && index >= 0 && index < cells.length ? index : null);
   };
   const keys = (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, PageDown: 10 * columns, PageUp: -10 * columns, Home: -Infinity, End: Infinity }[event.key];
+    const step = {
+      ArrowRight: 1,
+      ArrowLeft: -1,
+      ArrowDown: columns,
+      ArrowUp: -columns,
+      PageDown: 10 * columns,
+      PageUp: -10 * columns,
+      Home: -Infinity,
+      End: Infinity,
+    }[event.key];
     if (step === undefined) return;
     event.preventDefault();
     setPointed(false);

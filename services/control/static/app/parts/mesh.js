@@ -5,9 +5,11 @@ import { html, useRef } from "../html.js";
 
 const BOX = { width: 138, height: 58 };
 const ICONS = {
-  source: "M2.500 4c0-1.100 2.500-2 5.500-2s5.500.9 5.500 2-2.500 2-5.500 2-5.500-.9-5.500-2M2.500 4v8c0 1.100 2.500 2 5.500 2s5.500-.9 5.500-2V4M2.500 8c0 1.100 2.500 2 5.500 2s5.500-.9 5.500-2",
+  source:
+    "M2.500 4c0-1.100 2.500-2 5.500-2s5.500.9 5.500 2-2.500 2-5.500 2-5.500-.9-5.500-2M2.500 4v8c0 1.100 2.500 2 5.500 2s5.500-.9 5.500-2V4M2.500 8c0 1.100 2.500 2 5.500 2s5.500-.9 5.500-2",
   enumerator: "M8 2v3M8 11v3M2 8h3M11 8h3M8 10a2 2 0 1 0 0-4 2 2 0 0 0 0 4",
-  reader: "M8 3.500C6.500 2.500 4.500 2.300 2.500 2.500v10c2-.2 4 0 5.500 1 1.500-1 3.500-1.200 5.500-1v-10c-2-.2-4 0-5.500 1M8 3.500v10",
+  reader:
+    "M8 3.500C6.500 2.500 4.500 2.300 2.500 2.500v10c2-.2 4 0 5.500 1 1.500-1 3.500-1.200 5.500-1v-10c-2-.2-4 0-5.500 1M8 3.500v10",
   writer: "M10.500 2.500l3 3-8 8H2.500v-3z",
   store: "M2.500 5 8 2l5.500 3v6L8 14l-5.500-3zM2.500 5 8 8l5.500-3M8 8v6",
   spark_writer: "M9 1.500 3.500 9H8l-1 5.500L12.500 7H8z",
@@ -23,14 +25,19 @@ export function Mesh({ nodes, links, still }) {
   const width = useWidth(ref);
   const down = width > 0 && width < 700;
   const places = down ? downwards(nodes, width) : rightwards(nodes, Math.max(width, 700));
-  const words = links.filter((line) => !line.control && line.rate).map((line) => `${line.from} to ${line.to} ${bytes(line.rate)} a second`);
+  const words = links
+    .filter((line) => !line.control && line.rate)
+    .map((line) => `${line.from} to ${line.to} ${bytes(line.rate)} a second`);
   return html`
     <div ref=${ref} class="mesh ${still ? "still" : ""}">
-      ${width > 0 && html`
+      ${
+        width > 0 &&
+        html`
         <svg viewBox="0 0 ${places.width} ${places.height}" width="100%" height=${places.height} role="img" aria-label=${`Mesh: ${nodes.map((node) => `${node.title} (${node.note || node.state})`).join(", ")}. ${words.length ? `Channels: ${words.join(", ")}` : "No bytes flow now"}`}>
           ${links.map((line) => html`<${Line} key=${`${line.from}>${line.to}`} line=${line} from=${places.at[line.from]} to=${places.at[line.to]} down=${down} box=${places.box} />`)}
           ${nodes.map((node) => html`<${Node} key=${node.id} node=${node} at=${places.at[node.id]} box=${places.box} />`)}
-        </svg>`}
+        </svg>`
+      }
     </div>`;
 }
 
@@ -44,19 +51,43 @@ function rightwards(nodes, width) {
   const middle = 86 + (rows * pitch) / 2;
   const [left, right] = [box.width / 2 + 4, width - box.width / 2 - 4];
   const x = (column) => left + ((right - left) * column) / 5;
-  const spread = (list, column, at) => list.forEach((node, i) => { at[node.id] = { x: x(column), y: middle + (i - (list.length - 1) / 2) * pitch }; });
-  const at = { source: { x: x(0), y: middle }, store: { x: x(3), y: middle }, spark_writer: { x: x(4), y: middle }, lake: { x: x(5), y: middle }, enumerator: { x: x(1.5), y: 36 } };
+  const spread = (list, column, at) =>
+    list.forEach((node, i) => {
+      at[node.id] = { x: x(column), y: middle + (i - (list.length - 1) / 2) * pitch };
+    });
+  const at = {
+    source: { x: x(0), y: middle },
+    store: { x: x(3), y: middle },
+    spark_writer: { x: x(4), y: middle },
+    lake: { x: x(5), y: middle },
+    enumerator: { x: x(1.5), y: 36 },
+  };
   spread(readers, 1, at);
   spread(writers, 2, at);
   return { at, width, height, box };
 }
 
 function downwards(nodes, width) {
-  const abreast = Math.min(3, Math.max(2, ...["reader", "writer"].map((kind) => nodes.filter((node) => node.kind === kind).length)));
+  const abreast = Math.min(
+    3,
+    Math.max(2, ...["reader", "writer"].map((kind) => nodes.filter((node) => node.kind === kind).length)),
+  );
   const box = { width: Math.min(BOX.width, (width - 4 - 10 * (abreast - 1)) / abreast), height: BOX.height };
-  const rows = [["source"], ["enumerator"], ...lines(nodes, "reader"), ...lines(nodes, "writer"), ["store"], ["spark_writer"], ["lake"]];
+  const rows = [
+    ["source"],
+    ["enumerator"],
+    ...lines(nodes, "reader"),
+    ...lines(nodes, "writer"),
+    ["store"],
+    ["spark_writer"],
+    ["lake"],
+  ];
   const at = {};
-  rows.forEach((row, r) => row.forEach((id, i) => { at[id] = { x: width / 2 + (i - (row.length - 1) / 2) * (box.width + 10), y: 34 + r * 92 }; }));
+  for (const [r, row] of rows.entries()) {
+    for (const [i, id] of row.entries()) {
+      at[id] = { x: width / 2 + (i - (row.length - 1) / 2) * (box.width + 10), y: 34 + r * 92 };
+    }
+  }
   at.enumerator.x = width - box.width / 2 - 2;
   return { at, width, height: rows.length * 92 - 20, box };
 }
@@ -95,7 +126,9 @@ function curve(from, to, box, vertical) {
   return `M${x1} ${from.y}C${x1 + bend} ${from.y} ${x2 - bend} ${to.y} ${x2} ${to.y}`;
 }
 
-const Node = ({ node, at, box }) => at && html`
+const Node = ({ node, at, box }) =>
+  at &&
+  html`
   <g class="mesh-node ${node.state}" transform="translate(${at.x - box.width / 2} ${at.y - box.height / 2})">
     <title>${node.title}: ${node.note ?? ""}${node.detail ? ` (${node.detail})` : ""}</title>
     <rect width=${box.width} height=${box.height} rx="10" />
@@ -105,4 +138,5 @@ const Node = ({ node, at, box }) => at && html`
     ${node.state === "off" ? html`<path class="mesh-state" d="M-4 -4l8 8M4 -4l-8 8" transform="translate(${box.width - 15} 19)" />` : html`<circle class="mesh-state" cx=${box.width - 15} cy="19" r="4" />`}
   </g>`;
 
-const fitted = (text, width, per) => (text.length * per > width ? `${text.slice(0, Math.max(1, Math.floor(width / per) - 1))}…` : text);
+const fitted = (text, width, per) =>
+  text.length * per > width ? `${text.slice(0, Math.max(1, Math.floor(width / per) - 1))}…` : text;

@@ -1,7 +1,7 @@
 // Asking for an operation: a dialog that says what will happen, then the command's way to its end.
 import { act, get, newKey, Problem } from "../api.js";
-import { html, useCallback, useRef, useState } from "../html.js";
 import { label } from "../format.js";
+import { html, useCallback, useRef, useState } from "../html.js";
 import { Icon } from "../icons.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
 import { Button, Failure, Notice, sentence } from "./basics.js";
@@ -12,18 +12,27 @@ import { byField, CheckField, TextField } from "./fields.js";
 export function useOperations(me, done) {
   const [asked, setAsked] = useState(null);
   const ask = useCallback((id, context) => setAsked({ id, context, number: Date.now() }), []);
-  const dialog = asked && html`<${Confirmation} key=${asked.number} id=${asked.id} context=${asked.context} me=${me} done=${done} onClose=${() => setAsked(null)} />`;
+  const dialog =
+    asked &&
+    html`<${Confirmation} key=${asked.number} id=${asked.id} context=${asked.context} me=${me} done=${done} onClose=${() => setAsked(null)} />`;
   return [ask, dialog];
 }
 
 function Confirmation({ id, context, me, done, onClose }) {
   const operation = OPERATIONS[id];
   const fields = operation.fields ?? [];
-  const [values, setValues] = useState(() => Object.fromEntries(fields.map((field) => [field.name, field.initial?.(context) ?? (field.type === "check" ? false : "")])));
+  const [values, setValues] = useState(() =>
+    Object.fromEntries(
+      fields.map((field) => [field.name, field.initial?.(context) ?? (field.type === "check" ? false : "")]),
+    ),
+  );
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
   const reason = reasonAgainst(operation, context, me);
-  const missing = fields.find((field) => (field.required && !values[field.name]) || (field.equals && values[field.name] !== field.equals(context)));
+  const missing = fields.find(
+    (field) =>
+      (field.required && !values[field.name]) || (field.equals && values[field.name] !== field.equals(context)),
+  );
   const errors = byField(error);
   const sent = useRef(null); // the call that got no answer: asked for again, it is the same command
   const confirm = async (event) => {
@@ -44,10 +53,11 @@ function Confirmation({ id, context, me, done, onClose }) {
       setBusy(false);
     }
   };
-  const field = (item) => (item.type === "check"
-    ? html`<${CheckField} key=${item.name} label=${item.label} hint=${item.hint} checked=${values[item.name]} onInput=${(value) => setValues({ ...values, [item.name]: value })} />`
-    : html`<${TextField} key=${item.name} label=${item.label} hint=${item.hint} optional=${item.optional} placeholder=${typeof item.placeholder === "function" ? item.placeholder(context) : item.placeholder} type=${item.type ?? "text"} min=${item.type === "number" ? 1 : undefined}
-        value=${values[item.name]} error=${errors[item.name]} onInput=${(value) => setValues({ ...values, [item.name]: value })} />`);
+  const field = (item) =>
+    item.type === "check"
+      ? html`<${CheckField} key=${item.name} label=${item.label} hint=${item.hint} checked=${values[item.name]} onInput=${(value) => setValues({ ...values, [item.name]: value })} />`
+      : html`<${TextField} key=${item.name} label=${item.label} hint=${item.hint} optional=${item.optional} placeholder=${typeof item.placeholder === "function" ? item.placeholder(context) : item.placeholder} type=${item.type ?? "text"} min=${item.type === "number" ? 1 : undefined}
+        value=${values[item.name]} error=${errors[item.name]} onInput=${(value) => setValues({ ...values, [item.name]: value })} />`;
   return html`
     <${Dialog} title=${operation.title} subject=${subject(context)} icon=${operation.icon} tone=${operation.tone} onClose=${onClose}
       foot=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind=${operation.danger ? "danger" : "primary"} busy=${busy} reason=${reason ?? (missing ? `${missing.label} is missing` : null)} onClick=${confirm} data-confirm="true">${operation.title}<//>`}>
@@ -62,7 +72,14 @@ function Confirmation({ id, context, me, done, onClose }) {
 }
 
 const subject = ({ pipeline, table, checkpoint, version }) =>
-  [pipeline.name, table?.table, checkpoint && `checkpoint ${label(checkpoint.number)}${checkpoint.name ? `, ${checkpoint.name}` : ""}`, version && `version ${label(version)}`].filter(Boolean).join(" · ");
+  [
+    pipeline.name,
+    table?.table,
+    checkpoint && `checkpoint ${label(checkpoint.number)}${checkpoint.name ? `, ${checkpoint.name}` : ""}`,
+    version && `version ${label(version)}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
 
 const FINAL = ["done", "refused", "failed", "cancelled"];
 
@@ -72,13 +89,29 @@ export async function follow(command, operation, done) {
   const title = operation.title;
   try {
     let view = command;
-    toast({ id, icon: operation.icon, tone: "snapshot", title, text: `Command ${view.number} is ${view.state} …`, seconds: 120 });
+    toast({
+      id,
+      icon: operation.icon,
+      tone: "snapshot",
+      title,
+      text: `Command ${view.number} is ${view.state} …`,
+      seconds: 120,
+    });
     while (!FINAL.includes(view.state)) {
       view = await get(`${view.url}?wait=20s`);
       if (!FINAL.includes(view.state)) await new Promise((resolve) => setTimeout(resolve, 400));
     }
-    if (view.state === "done") toast({ id, icon: "check", tone: "good", title, text: `Done: command ${view.number}${result(view.result)}.` });
-    else toast({ id, icon: "warning", tone: "bad", title: `${title}: ${view.state}`, text: [sentence(view.cause), sentence(view.remedy)].filter(Boolean).join(" "), seconds: 30 });
+    if (view.state === "done")
+      toast({ id, icon: "check", tone: "good", title, text: `Done: command ${view.number}${result(view.result)}.` });
+    else
+      toast({
+        id,
+        icon: "warning",
+        tone: "bad",
+        title: `${title}: ${view.state}`,
+        text: [sentence(view.cause), sentence(view.remedy)].filter(Boolean).join(" "),
+        seconds: 30,
+      });
   } catch (error) {
     const text = error instanceof Problem ? error.message : "The state of the command is unknown";
     toast({ id, icon: "warning", tone: "bad", title, text, seconds: 20 });
@@ -86,4 +119,8 @@ export async function follow(command, operation, done) {
   done?.();
 }
 
-const result = (found) => Object.entries(found ?? {}).filter(([, value]) => value !== null).map(([name, value]) => `, ${name} ${value}`).join("");
+const result = (found) =>
+  Object.entries(found ?? {})
+    .filter(([, value]) => value !== null)
+    .map(([name, value]) => `, ${name} ${value}`)
+    .join("");

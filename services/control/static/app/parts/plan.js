@@ -5,8 +5,11 @@ import { Icon } from "../icons.js";
 import { Button, Notice, sentence } from "./basics.js";
 
 const ACTIONS = [
-  ["read", "plus", "live", "read from the beginning"], ["read again", "again", "snapshot", "read again"], ["remove", "minus", "quarantined", "no longer copied"],
-  ["quarantine", "warning", "quarantined", "quarantined until mended"], ["keep", "check", "waiting", "as before"],
+  ["read", "plus", "live", "read from the beginning"],
+  ["read again", "again", "snapshot", "read again"],
+  ["remove", "minus", "quarantined", "no longer copied"],
+  ["quarantine", "warning", "quarantined", "quarantined until mended"],
+  ["keep", "check", "waiting", "as before"],
 ];
 const SHOWN = 12;
 const MORE = 200;
@@ -18,16 +21,27 @@ export function Plan({ plan }) {
   return html`
     <section class="plan" aria-label="Plan">
       <h3>The plan${plan.exists ? ` for ${plan.pipeline}` : ""}</h3>
-      ${against.length > 0 ? html`<${Notice} tone="bad" icon="warning" title=${`${plural(against.length, "fault")} to be mended first`}>
+      ${
+        against.length > 0
+          ? html`<${Notice} tone="bad" icon="warning" title=${`${plural(against.length, "fault")} to be mended first`}>
         <ul class="plan-list">${against.map((finding) => html`<li key=${finding.found}>${sentence(finding.found)} ${sentence(finding.remedy)}</li>`)}</ul><//>`
-        : html`<${Notice} tone="good" icon="check" title="Nothing stands in the way"><ul>${good.map((finding) => html`<li key=${finding.found} class="soft">${sentence(finding.found)}</li>`)}</ul><//>`}
+          : html`<${Notice} tone="good" icon="check" title="Nothing stands in the way"><ul>${good.map((finding) => html`<li key=${finding.found} class="soft">${sentence(finding.found)}</li>`)}</ul><//>`
+      }
       ${cautions.map((finding) => html`<${Notice} key=${finding.check} tone="warn" icon="clock" title=${sentence(finding.found)}><p>${sentence(finding.remedy)}</p><//>`)}
-      ${plan.rows > 0 && html`<dl class="plan-figures">
+      ${
+        plan.rows > 0 &&
+        html`<dl class="plan-figures">
         <div><dt>Rows to read</dt><dd>about ${short(plan.rows)}</dd></div><div><dt>Bytes to read</dt><dd>about ${bytes(plan.bytes)}</dd></div>
-        <div><dt>First reading</dt><dd>about ${span(plan.seconds)}<p class="small quiet">at ${plan.rate}</p></dd></div></dl>`}
+        <div><dt>First reading</dt><dd>about ${span(plan.seconds)}<p class="small quiet">at ${plan.rate}</p></dd></div></dl>`
+      }
       ${ACTIONS.map(([action, icon, tone, words]) => html`<${Group} key=${action} tables=${plan.tables.filter((table) => table.action === action)} icon=${icon} tone=${tone} words=${words} />`)}
-      ${plan.changes.length > 0 && html`<div><h4>Settings that change</h4><ul class="plan-list">${plan.changes.map((change) => html`
-        <li key=${change.key}><b class="mono">${change.key}</b> <span class="mono soft">${JSON.stringify(change.before)} → ${JSON.stringify(change.after)}</span><div class="small ${change.possible ? "quiet" : "cause"}">${sentence(change.effect)}</div></li>`)}</ul></div>`}
+      ${
+        plan.changes.length > 0 &&
+        html`<div><h4>Settings that change</h4><ul class="plan-list">${plan.changes.map(
+          (change) => html`
+        <li key=${change.key}><b class="mono">${change.key}</b> <span class="mono soft">${JSON.stringify(change.before)} → ${JSON.stringify(change.after)}</span><div class="small ${change.possible ? "quiet" : "cause"}">${sentence(change.effect)}</div></li>`,
+        )}</ul></div>`
+      }
     </section>`;
 }
 
@@ -36,8 +50,10 @@ function Group({ tables, icon, tone, words }) {
   if (!tables.length) return null;
   return html`
     <div><h4 class="tone-${tone}"><${Icon} name=${icon} size=${14} /> ${plural(tables.length, "table")} ${words}</h4>
-      <ul class="plan-list plan-tables">${tables.slice(0, shown).map((table) => html`
-        <li key=${table.table}><span class="row spread"><b>${table.table}</b><span class="small quiet number">${table.rows === null ? "" : `about ${short(table.rows)} rows`}</span></span>${table.causes.map((cause) => html`<p key=${cause} class="small cause">${sentence(cause)}</p>`)}</li>`)}
+      <ul class="plan-list plan-tables">${tables.slice(0, shown).map(
+        (table) => html`
+        <li key=${table.table}><span class="row spread"><b>${table.table}</b><span class="small quiet number">${table.rows === null ? "" : `about ${short(table.rows)} rows`}</span></span>${table.causes.map((cause) => html`<p key=${cause} class="small cause">${sentence(cause)}</p>`)}</li>`,
+      )}
         </ul>
       ${tables.length > shown && html`<${Button} size="small" kind="plain" icon="down" onClick=${() => setShown(shown + MORE)}>Show ${count(Math.min(MORE, tables.length - shown))} more of ${count(tables.length - shown)}<//>`}</div>`;
 }

@@ -1,25 +1,50 @@
 // Fields made from the JSON Schema of pipeline.yaml: each setting with its own description, default and limits.
 import { html } from "../html.js";
-import { CheckField, NumberField, SelectField, TextField } from "./fields.js";
 import { prose, sentence } from "./basics.js";
+import { CheckField, NumberField, SelectField, TextField } from "./fields.js";
 
 /** The schema behind references and "or null": {schema, nullable}. */
 export function resolved(root, schema) {
-  if (schema?.$ref) return resolved(root, { ...schema.$ref.split("/").slice(1).reduce((at, key) => at?.[key], root), ...without(schema, "$ref") });
+  if (schema?.$ref)
+    return resolved(root, {
+      ...schema.$ref
+        .split("/")
+        .slice(1)
+        .reduce((at, key) => at?.[key], root),
+      ...without(schema, "$ref"),
+    });
   const choices = schema?.anyOf ?? schema?.oneOf;
   if (schema?.allOf?.length === 1) return resolved(root, { ...schema.allOf[0], ...without(schema, "allOf") });
   if (choices) {
     const real = choices.filter((choice) => choice.type !== "null");
-    if (real.length === 1) return { ...resolved(root, { ...real[0], ...without(schema, "anyOf", "oneOf") }), nullable: real.length < choices.length };
-    if (real.every((choice) => choice.const !== undefined || choice.enum)) return { schema: { ...without(schema, "anyOf", "oneOf"), enum: real.flatMap((choice) => choice.enum ?? [choice.const]) }, nullable: real.length < choices.length };
+    if (real.length === 1)
+      return {
+        ...resolved(root, { ...real[0], ...without(schema, "anyOf", "oneOf") }),
+        nullable: real.length < choices.length,
+      };
+    if (real.every((choice) => choice.const !== undefined || choice.enum))
+      return {
+        schema: { ...without(schema, "anyOf", "oneOf"), enum: real.flatMap((choice) => choice.enum ?? [choice.const]) },
+        nullable: real.length < choices.length,
+      };
   }
-  if (schema?.const !== undefined && !schema.enum) return { schema: { ...schema, enum: [schema.const] }, nullable: false };
+  if (schema?.const !== undefined && !schema.enum)
+    return { schema: { ...schema, enum: [schema.const] }, nullable: false };
   return { schema: schema ?? {}, nullable: false };
 }
 
 const without = (object, ...keys) => Object.fromEntries(Object.entries(object).filter(([key]) => !keys.includes(key)));
 
-const kindOf = ({ schema }) => (schema.enum ? "select" : schema.type === "boolean" ? "check" : ["integer", "number"].includes(schema.type) ? "number" : schema.type === "string" ? "text" : null);
+const kindOf = ({ schema }) =>
+  schema.enum
+    ? "select"
+    : schema.type === "boolean"
+      ? "check"
+      : ["integer", "number"].includes(schema.type)
+        ? "number"
+        : schema.type === "string"
+          ? "text"
+          : null;
 
 /** Whether a form can show this setting. */
 export const showable = (root, schema) => kindOf(resolved(root, schema)) !== null;
@@ -32,13 +57,19 @@ export function SettingField({ root, name, schema, value, error, onInput }) {
   const label = name.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase());
   const hint = description ? prose(sentence(description)) : undefined;
   const placeholder = standard === null || standard === undefined ? "none" : String(standard);
-  if (kind === "check") return html`<${CheckField} label=${label} hint=${hint} checked=${value ?? standard ?? false} onInput=${onInput} />`;
+  if (kind === "check")
+    return html`<${CheckField} label=${label} hint=${hint} checked=${value ?? standard ?? false} onInput=${onInput} />`;
   if (kind === "select") {
     const text = (option) => (option === null ? "null" : String(option));
-    const options = [["", `default: ${text(standard)}`], ...found.schema.enum.filter((option) => option !== null).map((option) => [String(option), String(option)])];
-    const chosen = (picked) => onInput(picked === "" ? undefined : found.schema.enum.find((option) => String(option) === picked));
+    const options = [
+      ["", `default: ${text(standard)}`],
+      ...found.schema.enum.filter((option) => option !== null).map((option) => [String(option), String(option)]),
+    ];
+    const chosen = (picked) =>
+      onInput(picked === "" ? undefined : found.schema.enum.find((option) => String(option) === picked));
     return html`<${SelectField} label=${label} hint=${hint} error=${error} options=${options} value=${value === undefined ? "" : String(value)} onInput=${chosen} />`;
   }
-  if (kind === "number") return html`<${NumberField} label=${label} hint=${hint} error=${error} placeholder=${placeholder} min=${minimum} max=${maximum} step=${found.schema.type === "integer" ? 1 : "any"} value=${value} onInput=${(number) => onInput(number === null ? undefined : number)} />`;
+  if (kind === "number")
+    return html`<${NumberField} label=${label} hint=${hint} error=${error} placeholder=${placeholder} min=${minimum} max=${maximum} step=${found.schema.type === "integer" ? 1 : "any"} value=${value} onInput=${(number) => onInput(number === null ? undefined : number)} />`;
   return html`<${TextField} label=${label} hint=${hint} error=${error} placeholder=${placeholder} value=${value} onInput=${(typed) => onInput(typed === "" ? undefined : typed)} />`;
 }

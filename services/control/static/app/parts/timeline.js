@@ -23,14 +23,24 @@ function Lanes({ checkpoint, width }) {
   const [labels, right] = narrow ? [92, RIGHT_NARROW] : [128, RIGHT];
   const start = Math.min(checkpoint.started_at, ...checkpoint.parts.map((part) => part.marker_at ?? Infinity)); // clocks of machines differ
   const { apply } = checkpoint;
-  if (!checkpoint.parts.length) return html`<div class="stack"><p class="quiet">${now() - checkpoint.completed_at < 10 ? "How its markers went is not reported yet." : "How its markers went is no longer kept: services keep the last 50 checkpoints of an epoch."}</p>${apply ? html`<${Apply} apply=${apply} tables=${slowest(apply)} complete=${checkpoint.completed_at} />` : null}</div>`;
+  if (!checkpoint.parts.length)
+    return html`<div class="stack"><p class="quiet">${now() - checkpoint.completed_at < 10 ? "How its markers went is not reported yet." : "How its markers went is no longer kept: services keep the last 50 checkpoints of an epoch."}</p>${apply ? html`<${Apply} apply=${apply} tables=${slowest(apply)} complete=${checkpoint.completed_at} />` : null}</div>`;
   const lanes = [...checkpoint.parts].sort((a, b) => order(a.name) - order(b.name) || (a.name < b.name ? -1 : 1));
-  const end = Math.max(checkpoint.completed_at ?? 0, ...lanes.map((lane) => lane.saved_at ?? lane.marker_at ?? 0), start + 0.001);
+  const end = Math.max(
+    checkpoint.completed_at ?? 0,
+    ...lanes.map((lane) => lane.saved_at ?? lane.marker_at ?? 0),
+    start + 0.001,
+  );
   const meshWidth = width - labels - right - 8;
   const x = (at) => labels + ((at - start) / (end - start)) * meshWidth;
   const height = HEAD + lanes.length * LANE + 6;
   const marks = ticks(end - start, narrow ? 3 : 6);
-  const words = lanes.map((lane) => `${lane.name}: marker after ${span(lane.marker_at - start)}, part saved after ${span(lane.saved_at - start)}`).join("; ");
+  const words = lanes
+    .map(
+      (lane) =>
+        `${lane.name}: marker after ${span(lane.marker_at - start)}, part saved after ${span(lane.saved_at - start)}`,
+    )
+    .join("; ");
   return html`
     <div class="stack">
       <svg width=${width} height=${height} role="img" aria-label=${`Checkpoint ${checkpoint.number} through the mesh. ${words}. Complete after ${span(end - start)}.`}>
@@ -75,7 +85,12 @@ function Apply({ apply, tables, complete }) {
     <div class="apply">
       <h3>In the lake</h3>
       <p class="soft">${apply.from && apply.from !== apply.to ? `Applied together with the checkpoints since ${apply.from}. ` : ""}Applied in ${span(apply.seconds)}${apply.published_at ? `, published at ${clock(apply.published_at)}: ${span(apply.published_at - complete)} after it was complete.` : "; not published yet."}</p>
-      ${tables.length > 0 && html`<ol class="apply-tables">${tables.map((table) => html`
-        <li key=${table.name}><span class="cut-off mono" title=${table.name}>${table.name}</span><span class="apply-bar"><span style=${{ width: `${(table.seconds / longest) * 100}%` }}></span></span><span class="number">${brief(table.seconds)}</span></li>`)}</ol>`}
+      ${
+        tables.length > 0 &&
+        html`<ol class="apply-tables">${tables.map(
+          (table) => html`
+        <li key=${table.name}><span class="cut-off mono" title=${table.name}>${table.name}</span><span class="apply-bar"><span style=${{ width: `${(table.seconds / longest) * 100}%` }}></span></span><span class="number">${brief(table.seconds)}</span></li>`,
+        )}</ol>`
+      }
     </div>`;
 }

@@ -12,7 +12,10 @@ export function VirtualTable({ label, items, columns, row, keyOf, height = 46, m
   const view = useRef(null);
   const [top, setTop] = useState(0);
   const visible = Math.min(items.length * height, most);
-  const [first, last] = [Math.max(0, Math.floor(top / height) - MARGIN_ROWS), Math.min(items.length, Math.ceil((top + visible) / height) + MARGIN_ROWS)];
+  const [first, last] = [
+    Math.max(0, Math.floor(top / height) - MARGIN_ROWS),
+    Math.min(items.length, Math.ceil((top + visible) / height) + MARGIN_ROWS),
+  ];
   useEffect(() => {
     if (view.current && view.current.scrollTop !== top) setTop(view.current.scrollTop);
   }, [items.length]);
@@ -26,24 +29,33 @@ export function VirtualTable({ label, items, columns, row, keyOf, height = 46, m
     if (index < 0 || index >= items.length) return;
     const box = view.current;
     if (index * height < box.scrollTop) box.scrollTop = index * height;
-    if ((index + 1) * height > box.scrollTop + box.clientHeight) box.scrollTop = (index + 1) * height - box.clientHeight;
+    if ((index + 1) * height > box.scrollTop + box.clientHeight)
+      box.scrollTop = (index + 1) * height - box.clientHeight;
     setTop(box.scrollTop);
-    requestAnimationFrame(() => box.querySelector(`[aria-rowindex="${index + 2}"] a, [aria-rowindex="${index + 2}"] button`)?.focus({ preventScroll: true }));
+    requestAnimationFrame(() =>
+      box
+        .querySelector(`[aria-rowindex="${index + 2}"] a, [aria-rowindex="${index + 2}"] button`)
+        ?.focus({ preventScroll: true }),
+    );
   };
   return html`
     <div class="grid-table ${items.length * height > most ? "scrolls" : ""}" role="table" aria-label=${label} aria-rowcount=${items.length + 1} aria-colcount=${columns.length} onKeyDown=${keys}>
       <div role="rowgroup" class="grid-top"><div class="grid-row grid-head" role="row" aria-rowindex="1" style=${template}>
-        ${columns.map((column) => html`
+        ${columns.map(
+          (column) => html`
           <div key=${column.id} class=${column.number ? "number" : ""} role="columnheader" aria-sort=${sorted?.id === column.id ? (sorted.down ? "descending" : "ascending") : undefined}>
             ${column.sort && onSort ? html`<button type="button" onClick=${() => onSort(column.id)}>${column.title}${sorted?.id === column.id && html`<${Icon} name=${sorted.down ? "down" : "up"} size=${12} />`}</button>` : column.title}
-          </div>`)}
+          </div>`,
+        )}
       </div></div>
       <div class="grid-view" role="rowgroup" ref=${view} style=${{ height: `${visible}px` }} onScroll=${(event) => setTop(event.target.scrollTop)}>
         <div role="presentation" style=${{ height: `${items.length * height}px` }}></div>
-        ${items.slice(first, last).map((item, i) => html`
+        ${items.slice(first, last).map(
+          (item, i) => html`
           <div key=${keyOf(item)} class="grid-row" role="row" aria-rowindex=${first + i + 2} style=${{ ...template, top: `${(first + i) * height}px`, height: `${height}px` }}>
             ${row(item).map((content, c) => html`<div key=${columns[c].id} class="cell ${columns[c].number ? "number" : ""}" role="cell">${content}</div>`)}
-          </div>`)}
+          </div>`,
+        )}
       </div>
     </div>`;
 }

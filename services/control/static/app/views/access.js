@@ -10,26 +10,52 @@ import { byField, NumberField, SelectField, TextField } from "../parts/fields.js
 
 export function Access({ me, path }) {
   const tab = path[1] === "audit" ? "audit" : "tokens";
-  const tabs = [{ id: "tokens", text: "Tokens", href: "#/access" }, { id: "audit", text: "Audit log", href: "#/access/audit" }];
+  const tabs = [
+    { id: "tokens", text: "Tokens", href: "#/access" },
+    { id: "audit", text: "Audit log", href: "#/access/audit" },
+  ];
   return html`
     <div class="page-head"><div><h1 tabindex="-1">Access</h1><p>Who may do what, and who did.</p></div></div>
-    ${may(me, "admin") ? html`<${Tabs} label="Access" tabs=${tabs} current=${tab} />${tab === "audit" ? html`<${Audit} />` : html`<${Tokens} me=${me} />`}`
-      : html`<${Notice} tone="warn" icon="key" title="Only an admin sees this"><p>You are ${me?.role ?? "not logged in"}.</p><//>`}`;
+    ${
+      may(me, "admin")
+        ? html`<${Tabs} label="Access" tabs=${tabs} current=${tab} />${tab === "audit" ? html`<${Audit} />` : html`<${Tokens} me=${me} />`}`
+        : html`<${Notice} tone="warn" icon="key" title="Only an admin sees this"><p>You are ${me?.role ?? "not logged in"}.</p><//>`
+    }`;
 }
 
 function Tokens() {
   const found = usePoll((signal) => getAll("/v1/tokens", { signal }), 10, "tokens");
   const [asked, setAsked] = useState(null);
   return html`
-    ${asked === "new" && html`<${NewToken} onClose=${() => { setAsked(null); found.refresh(); }} />`}
-    ${asked?.id && html`<${Revoke} token=${asked} onClose=${() => { setAsked(null); found.refresh(); }} />`}
+    ${
+      asked === "new" &&
+      html`<${NewToken} onClose=${() => {
+        setAsked(null);
+        found.refresh();
+      }} />`
+    }
+    ${
+      asked?.id &&
+      html`<${Revoke} token=${asked} onClose=${() => {
+        setAsked(null);
+        found.refresh();
+      }} />`
+    }
     <${Polled} of=${found} what="tokens">${(tokens) => html`
       <${Card} title="Tokens" body=${false} end=${html`<${Button} kind="primary" size="small" icon="plus" onClick=${() => setAsked("new")}>New token<//>`}>
-        ${tokens.length === 0 ? html`<${Empty} title="No tokens">The first start of the control service prints an admin token.<//>` : html`
+        ${
+          tokens.length === 0
+            ? html`<${Empty} title="No tokens">The first start of the control service prints an admin token.<//>`
+            : html`
         <div class="scroll-x" tabindex="0" role="region" aria-label="Tokens"><table class="list rows"><thead><tr><th>Name</th><th>Role</th><th>Made</th><th>Expires</th><th>State</th><th><span class="hidden">Operations</span></th></tr></thead>
-          <tbody>${tokens.map((token) => html`<tr key=${token.id}><td><b>${token.name}</b><div class="mono small quiet">${token.id}</div></td><td>${token.role}</td><td class="nowrap soft" title=${moment(token.at)}>${ago(token.at)}${token.by ? html`<div class="small quiet">by ${token.by}</div>` : null}</td><td class="nowrap soft" data-label="expires">${token.expires_at ? moment(token.expires_at) : "never"}</td>
+          <tbody>${tokens.map(
+            (
+              token,
+            ) => html`<tr key=${token.id}><td><b>${token.name}</b><div class="mono small quiet">${token.id}</div></td><td>${token.role}</td><td class="nowrap soft" title=${moment(token.at)}>${ago(token.at)}${token.by ? html`<div class="small quiet">by ${token.by}</div>` : null}</td><td class="nowrap soft" data-label="expires">${token.expires_at ? moment(token.expires_at) : "never"}</td>
             <td>${token.revoked_at ? html`<${Badge} tone="dropped" icon="minus">revoked<//>` : token.expires_at && token.expires_at < Date.now() / 1000 ? html`<${Badge} tone="paused" icon="clock">expired<//>` : html`<${Badge} tone="live" icon="check">valid<//>`}</td>
-            <td>${!token.revoked_at && html`<${Button} size="small" icon="bin" onClick=${() => setAsked(token)}>Revoke<//>`}</td></tr>`)}</tbody></table></div>`}
+            <td>${!token.revoked_at && html`<${Button} size="small" icon="bin" onClick=${() => setAsked(token)}>Revoke<//>`}</td></tr>`,
+          )}</tbody></table></div>`
+        }
       <//>`}<//>`;
 }
 
@@ -48,7 +74,8 @@ function NewToken({ onClose }) {
       setError(failed);
     }
   };
-  if (made) return html`<${Dialog} key="made" title="Copy the token now" icon="key" tone="live" firm onClose=${onClose} foot=${html`${navigator.clipboard && html`<${Button} icon=${copied ? "check" : "copy"} onClick=${() => navigator.clipboard.writeText(made.token).then(() => setCopied(true))}>${copied ? "Copied" : "Copy"}<//>`}<${Button} kind="primary" onClick=${onClose}>I have copied it<//>`}>
+  if (made)
+    return html`<${Dialog} key="made" title="Copy the token now" icon="key" tone="live" firm onClose=${onClose} foot=${html`${navigator.clipboard && html`<${Button} icon=${copied ? "check" : "copy"} onClick=${() => navigator.clipboard.writeText(made.token).then(() => setCopied(true))}>${copied ? "Copied" : "Copy"}<//>`}<${Button} kind="primary" onClick=${onClose}>I have copied it<//>`}>
     <p class="soft">Only its hash is kept, so it can't be shown again.</p><pre class="code log" tabindex="0" aria-label="Token">${made.token}</pre><//>`;
   return html`<${Dialog} title="New token" icon="key" tone="snapshot" onClose=${onClose} foot=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" reason=${draft.name ? null : "Name is missing"} onClick=${make}>Make the token<//>`}>
     <form class="stack" onSubmit=${make}>
@@ -78,10 +105,18 @@ function Audit() {
   const good = (item) => item.status < 400;
   return html`<${Polled} of=${found} what="the audit log">${(page) => html`
     <${Card} title="Every call that changed something, or tried to" body=${false} end=${html`<span class="small quiet">times in ${zone()}</span>`}>
-      ${page.items.length === 0 ? html`<${Empty} title="Nothing yet">Each mutating call is listed here: who, what, from where, and its result.<//>` : html`
+      ${
+        page.items.length === 0
+          ? html`<${Empty} title="Nothing yet">Each mutating call is listed here: who, what, from where, and its result.<//>`
+          : html`
       <div class="scroll-x" tabindex="0" role="region" aria-label="Audit log"><table class="list rows"><thead><tr><th>When</th><th>Who</th><th>What</th><th>From</th><th>Result</th></tr></thead>
-        <tbody>${[...page.items, ...more].map((item) => html`<tr key=${item.request_id}><td class="nowrap" title=${ago(item.at)}>${moment(item.at)}</td><td><b>${item.by ?? "nobody"}</b><div class="small quiet">${item.role ?? ""}</div></td><td class="mono small">${item.method} ${item.path}${item.query && !item.query.includes("cursor=") ? `?${item.query}` : ""}</td><td class="mono small soft" data-label="from">${item.address}</td>
-          <td><${Badge} tone=${good(item) ? "live" : "quarantined"} icon=${good(item) ? "check" : "cross"}>${label(item.status)}${item.count > 1 ? `, ${item.count} times` : ""}<//>${item.cause && html`<div class="small quiet">${sentence(item.cause)}</div>`}</td></tr>`)}</tbody></table></div>
-      ${(next === undefined ? page.next : next) && html`<p class="card-foot"><${Button} size="small" onClick=${further}>Older<//></p>`}`}
+        <tbody>${[...page.items, ...more].map(
+          (
+            item,
+          ) => html`<tr key=${item.request_id}><td class="nowrap" title=${ago(item.at)}>${moment(item.at)}</td><td><b>${item.by ?? "nobody"}</b><div class="small quiet">${item.role ?? ""}</div></td><td class="mono small">${item.method} ${item.path}${item.query && !item.query.includes("cursor=") ? `?${item.query}` : ""}</td><td class="mono small soft" data-label="from">${item.address}</td>
+          <td><${Badge} tone=${good(item) ? "live" : "quarantined"} icon=${good(item) ? "check" : "cross"}>${label(item.status)}${item.count > 1 ? `, ${item.count} times` : ""}<//>${item.cause && html`<div class="small quiet">${sentence(item.cause)}</div>`}</td></tr>`,
+        )}</tbody></table></div>
+      ${(next === undefined ? page.next : next) && html`<p class="card-foot"><${Button} size="small" onClick=${further}>Older<//></p>`}`
+      }
     <//>`}<//>`;
 }

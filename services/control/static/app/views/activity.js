@@ -4,13 +4,19 @@ import { ago, label, moment } from "../format.js";
 import { usePoll } from "../hooks.js";
 import { html, useEffect, useState } from "../html.js";
 import { Icon } from "../icons.js";
-import { because, Button, Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
+import { Button, because, Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
 
 const MOST = 500;
 /** Not publications: there is one a checkpoint, and Cuts lists them. */
 export const KINDS_TOLD = "epoch,kept,table,command";
-const KINDS = { epoch: ["again", "catch-up"], kept: ["flag", "snapshot"], table: ["database", "live"], command: ["person", "catch-up"] };
-const toneOf = (event) => (/quarantin|fail|lost|gave up/.test(event.text) ? "quarantined" : (KINDS[event.kind]?.[1] ?? "plain"));
+const KINDS = {
+  epoch: ["again", "catch-up"],
+  kept: ["flag", "snapshot"],
+  table: ["database", "live"],
+  command: ["person", "catch-up"],
+};
+const toneOf = (event) =>
+  /quarantin|fail|lost|gave up/.test(event.text) ? "quarantined" : (KINDS[event.kind]?.[1] ?? "plain");
 
 export function Activity({ pipeline, ask }) {
   const [text, setText] = useState("");
@@ -37,11 +43,12 @@ function useEvents(name) {
     const abort = new AbortController();
     const path = pipelinePath(name, "/events");
     let last = null;
-    const add = (fresh) => setState((before) => {
-      const known = new Set((before.events ?? []).map(idOf));
-      const all = [...fresh.filter((event) => !known.has(idOf(event))), ...(before.events ?? [])];
-      return { ...before, events: all.sort((a, b) => b.at - a.at).slice(0, MOST) };
-    });
+    const add = (fresh) =>
+      setState((before) => {
+        const known = new Set((before.events ?? []).map(idOf));
+        const all = [...fresh.filter((event) => !known.has(idOf(event))), ...(before.events ?? [])];
+        return { ...before, events: all.sort((a, b) => b.at - a.at).slice(0, MOST) };
+      });
     (async () => {
       while (!abort.signal.aborted) {
         try {
@@ -49,7 +56,10 @@ function useEvents(name) {
           add(items);
           last = items[0]?.id ?? last; // so that what happens before the stream begins is not missed
           setState((before) => ({ ...before, connected: true, error: null }));
-          for await (const message of stream(`${path}?kind=${KINDS_TOLD}&stream=true`, { signal: abort.signal, lastId: last })) {
+          for await (const message of stream(`${path}?kind=${KINDS_TOLD}&stream=true`, {
+            signal: abort.signal,
+            lastId: last,
+          })) {
             last = message.id ?? last;
             add([message.data]);
           }
@@ -67,31 +77,61 @@ function useEvents(name) {
 }
 
 export function EventList({ events, error, few }) {
-  if (!events) return html`<div class="card-body">${error ? html`<${Failure} error=${error} />` : html`<${Loading} what="events" />`}</div>`;
+  if (!events)
+    return html`<div class="card-body">${error ? html`<${Failure} error=${error} />` : html`<${Loading} what="events" />`}</div>`;
   if (!events.length) return html`<${Empty} title="No events">Epochs, savepoints and phases of tables appear here.<//>`;
   return html`
-    <ol class="events ${few ? "few" : ""}">${events.map((event) => html`
+    <ol class="events ${few ? "few" : ""}">${events.map(
+      (event) => html`
       <li key=${idOf(event)}><span class="event-icon tone-${toneOf(event)}"><${Icon} name=${KINDS[event.kind]?.[0] ?? "info"} size=${14} /></span>
-        <span class="event-text">${sentence(event.text)}</span><time class="small quiet nowrap number" title=${moment(event.at)} datetime=${new Date(event.at * 1000).toISOString()}>${ago(event.at)}</time></li>`)}</ol>`;
+        <span class="event-text">${sentence(event.text)}</span><time class="small quiet nowrap number" title=${moment(event.at)} datetime=${new Date(event.at * 1000).toISOString()}>${ago(event.at)}</time></li>`,
+    )}</ol>`;
 }
 
-const STATE_TONES = { accepted: "waiting", running: "snapshot", done: "live", refused: "paused", failed: "quarantined", cancelled: "paused" };
-const STATE_ICONS = { accepted: "clock", running: "again", done: "check", refused: "minus", failed: "warning", cancelled: "cross" };
+const STATE_TONES = {
+  accepted: "waiting",
+  running: "snapshot",
+  done: "live",
+  refused: "paused",
+  failed: "quarantined",
+  cancelled: "paused",
+};
+const STATE_ICONS = {
+  accepted: "clock",
+  running: "again",
+  done: "check",
+  refused: "minus",
+  failed: "warning",
+  cancelled: "cross",
+};
 
 function Commands({ pipeline, ask }) {
-  const found = usePoll((signal) => get(pipelinePath(pipeline.name, "/commands?limit=50"), { signal }), 2, `commands ${pipeline.name}`);
-  if (found.error && !found.data) return html`<div class="card-body"><${Failure} error=${found.error} retry=${found.refresh} /></div>`;
+  const found = usePoll(
+    (signal) => get(pipelinePath(pipeline.name, "/commands?limit=50"), { signal }),
+    2,
+    `commands ${pipeline.name}`,
+  );
+  if (found.error && !found.data)
+    return html`<div class="card-body"><${Failure} error=${found.error} retry=${found.refresh} /></div>`;
   const all = [...(found.data ?? [])].sort((a, b) => b.number - a.number);
-  if (!all.length) return html`<${Empty} title="No commands">What people ask of this pipeline is listed here, with its state.<//>`;
+  if (!all.length)
+    return html`<${Empty} title="No commands">What people ask of this pipeline is listed here, with its state.<//>`;
   const name = (command) => (command.kind === "define" ? "change the definition" : command.kind.replaceAll("_", " "));
-  const about = (command) => Object.entries({ ...command.arguments, ...command.result }).filter(([key]) => key !== "base").filter(([, value]) => value !== null && typeof value !== "object").map(([key, value]) => `${key} ${value}`).join(", ");
+  const about = (command) =>
+    Object.entries({ ...command.arguments, ...command.result })
+      .filter(([key]) => key !== "base")
+      .filter(([, value]) => value !== null && typeof value !== "object")
+      .map(([key, value]) => `${key} ${value}`)
+      .join(", ");
   return html`
-    <ol class="commands">${all.map((command) => html`
+    <ol class="commands">${all.map(
+      (command) => html`
       <li key=${command.number}>
         <div class="row spread"><span><span class="quiet number">${label(command.number)}</span> <b>${name(command)}</b> <span class="soft">${about(command)}</span></span>
           <span class="badge tone-${STATE_TONES[command.state]}"><${Icon} name=${STATE_ICONS[command.state]} size=${12} />${command.state}</span></div>
         <p class="small quiet">by ${command.by}, ${ago(command.at)}${command.waiting_for ? `; waits for ${command.waiting_for}` : ""}</p>
         ${["accepted", "running"].includes(command.state) && command.kind !== "cancel_command" && html`<div class="actions"><${Button} size="small" icon="cross" onClick=${() => ask("cancel_command", { command })}>Cancel<//></div>`}
         ${command.cause && html`<p class="small cause">${because(command)}</p>`}
-      </li>`)}</ol>`;
+      </li>`,
+    )}</ol>`;
 }

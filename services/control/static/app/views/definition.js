@@ -10,11 +10,16 @@ import { follow } from "../parts/operate.js";
 import { Plan } from "../parts/plan.js";
 
 export function Definition({ pipeline, me, ask, refresh }) {
-  const versions = usePoll((signal) => getAll(pipelinePath(pipeline.name, "/versions"), { signal }), 5, `versions ${pipeline.name}`);
+  const versions = usePoll(
+    (signal) => getAll(pipelinePath(pipeline.name, "/versions"), { signal }),
+    5,
+    `versions ${pipeline.name}`,
+  );
   const [editing, setEditing] = useState(null);
   const [error, setError] = useState(null);
   const before = useRef(null);
-  useEffect(() => { // the field, and after it the button that opened it
+  useEffect(() => {
+    // the field, and after it the button that opened it
     if (editing || before.current) document.querySelector(editing ? ".editor textarea" : "[data-change]")?.focus();
     before.current = editing;
   }, [editing]);
@@ -27,7 +32,12 @@ export function Definition({ pipeline, me, ask, refresh }) {
       setError(failed);
     }
   };
-  if (editing) return html`<${Editor} pipeline=${pipeline} start=${editing} onEnd=${() => { setEditing(null); versions.refresh(); refresh(); }} />`;
+  if (editing)
+    return html`<${Editor} pipeline=${pipeline} start=${editing} onEnd=${() => {
+      setEditing(null);
+      versions.refresh();
+      refresh();
+    }} />`;
   return html`
     <div class="stack">
       ${error && html`<${Failure} error=${error} />`}
@@ -40,19 +50,28 @@ function Versions({ pipeline, all, me, ask, edit }) {
   const [shown, setShown] = useState("definition");
   const version = chosen ?? all[0]?.version ?? 1;
   const before = all.find((item) => item.version < version)?.version ?? null;
-  const text = usePoll(async (signal) => {
-    const read = async (number) => (number === null ? null : yaml(definitionOf(await get(pipelinePath(pipeline.name, `/versions/${number}`), { signal }))));
-    const [current, previous] = await Promise.all([read(version), read(before)]);
-    return { current, previous };
-  }, 0, `version ${pipeline.name} ${version} ${before}`);
+  const text = usePoll(
+    async (signal) => {
+      const read = async (number) =>
+        number === null
+          ? null
+          : yaml(definitionOf(await get(pipelinePath(pipeline.name, `/versions/${number}`), { signal })));
+      const [current, previous] = await Promise.all([read(version), read(before)]);
+      return { current, previous };
+    },
+    0,
+    `version ${pipeline.name} ${version} ${before}`,
+  );
   const restorable = version !== all[0]?.version;
   return html`
     <div class="definition">
       <${Card} title="Versions" body=${false} end=${html`<${Button} size="small" icon="writer" data-change reason=${may(me, "admin") ? null : "needs the role admin"} onClick=${edit}>Change<//>`}>
-        <ol class="versions">${all.map((item) => html`
+        <ol class="versions">${all.map(
+          (item) => html`
           <li key=${item.version}><button type="button" aria-pressed=${item.version === version ? "true" : "false"} onClick=${() => setChosen(item.version)}>
             <span class="row spread"><b>Version ${label(item.version)}</b>${item.version === pipeline.version_in_force && html`<span class="badge tone-live">in force</span>`}</span>
-            <span class="small soft">${item.note || (item.version === 1 ? "as it was created" : "no note")}</span><span class="small quiet">${item.by ? `by ${item.by}, ` : ""}${item.at ? html`<span title=${moment(item.at)}>${ago(item.at)}</span>` : null}</span></button></li>`)}</ol>
+            <span class="small soft">${item.note || (item.version === 1 ? "as it was created" : "no note")}</span><span class="small quiet">${item.by ? `by ${item.by}, ` : ""}${item.at ? html`<span title=${moment(item.at)}>${ago(item.at)}</span>` : null}</span></button></li>`,
+        )}</ol>
       <//>
       <section class="card" aria-label=${`Version ${version}`}>
         <div class="card-head"><h2>Version ${label(version)}</h2>
@@ -89,19 +108,27 @@ function Editor({ pipeline, start, onEnd }) {
     setBusy("");
   };
   const type = { "Content-Type": "application/yaml" };
-  const showPlan = () => send("plan", async () => setPlan(await act("POST", pipelinePath(pipeline.name, "/plan"), text, type)));
-  const apply = () => send("apply", async () => {
-    const query = note ? `?note=${encodeURIComponent(note)}` : "";
-    const command = await act("PUT", pipelinePath(pipeline.name, query), text, { ...type, "If-Match": `"${start.version}"` });
-    follow(command, { title: "Change the definition", icon: "writer" }, onEnd);
-    onEnd();
-  });
+  const showPlan = () =>
+    send("plan", async () => setPlan(await act("POST", pipelinePath(pipeline.name, "/plan"), text, type)));
+  const apply = () =>
+    send("apply", async () => {
+      const query = note ? `?note=${encodeURIComponent(note)}` : "";
+      const command = await act("PUT", pipelinePath(pipeline.name, query), text, {
+        ...type,
+        "If-Match": `"${start.version}"`,
+      });
+      follow(command, { title: "Change the definition", icon: "writer" }, onEnd);
+      onEnd();
+    });
   const errors = byField(error);
   const changed = text !== start.text;
   return html`
     <${Card} title="Change the definition" end=${html`<${Button} size="small" kind="plain" icon="cross" onClick=${onEnd}>Discard<//>`}>
       <div class="stack">
-        <div class="editor"><${AreaField} label="Definition (YAML)" rows="22" value=${text} onInput=${(value) => { setText(value); setPlan(null); }} error=${errors[""]} />
+        <div class="editor"><${AreaField} label="Definition (YAML)" rows="22" value=${text} onInput=${(value) => {
+          setText(value);
+          setPlan(null);
+        }} error=${errors[""]} />
           <div class="stack"><h3>What changed</h3>${changed ? html`<${Diff} before=${start.text} after=${text} />` : html`<p class="quiet">Nothing yet.</p>`}</div></div>
         <${TextField} label="Note" optional placeholder="why it changes, for those who read the history" value=${note} onInput=${setNote} />
         ${error && html`<${Failure} error=${error} />`}

@@ -12,12 +12,15 @@ export function Overview({ me }) {
   const found = usePoll((signal) => getAll("/v1/pipelines", { signal }), 3, "pipelines");
   useClock();
   const admin = may(me, "admin");
-  const create = html`<${Button} kind="primary" icon="plus" reason=${admin ? null : "needs the role admin"} onClick=${() => { location.hash = "#/new"; }}>New pipeline<//>`;
+  const create = html`<${Button} kind="primary" icon="plus" reason=${admin ? null : "needs the role admin"} onClick=${() => {
+    location.hash = "#/new";
+  }}>New pipeline<//>`;
   return html`
     <div class="page-head"><div><h1 tabindex="-1">Pipelines</h1></div><div class="actions">${found.data?.length > 6 && html`<${Search} label="Find a pipeline" value=${text} onInput=${setText} />`}${create}</div></div>
-    <${Polled} of=${found} what="pipelines">${(pipelines) => (pipelines.length === 0
-      ? html`<section class="card"><${Empty} title="No pipelines yet" actions=${create}>A pipeline copies tables of one MySQL or MariaDB into Iceberg and keeps them current.<//></section>`
-      : html`<ul class="pipelines">${pipelines.filter((item) => item.name.includes(text.trim().toLowerCase())).map((item) => html`<${PipelineCard} key=${item.name} pipeline=${item} />`)}</ul>`)}<//>`;
+    <${Polled} of=${found} what="pipelines">${(pipelines) =>
+      pipelines.length === 0
+        ? html`<section class="card"><${Empty} title="No pipelines yet" actions=${create}>A pipeline copies tables of one MySQL or MariaDB into Iceberg and keeps them current.<//></section>`
+        : html`<ul class="pipelines">${pipelines.filter((item) => item.name.includes(text.trim().toLowerCase())).map((item) => html`<${PipelineCard} key=${item.name} pipeline=${item} />`)}</ul>`}<//>`;
 }
 
 function PipelineCard({ pipeline }) {

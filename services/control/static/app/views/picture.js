@@ -1,9 +1,9 @@
 // A pipeline's overview: figures, the live mesh, charts, what needs a person, and the newest events.
-import { getAll, get, pipelinePath } from "../api.js";
+import { get, getAll, pipelinePath } from "../api.js";
 import { ago, bytes, clock, count, label, moment, now, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
-import { because, Button, Card, causeText, Notice, Phases, Stat, waitOf } from "../parts/basics.js";
+import { Button, because, Card, causeText, Notice, Phases, Stat, waitOf } from "../parts/basics.js";
 import { Chart } from "../parts/chart.js";
 import { Mesh } from "../parts/mesh.js";
 import { WINDOW_SECONDS } from "../samples.js";
@@ -12,7 +12,11 @@ import { EventList, KINDS_TOLD } from "./activity.js";
 
 export function Picture({ pipeline, tables, channels, history, ask, stale }) {
   const services = usePoll((signal) => getAll("/v1/services", { signal }), 5, "services");
-  const events = usePoll((signal) => get(pipelinePath(pipeline.name, `/events?kind=${KINDS_TOLD}&limit=8`), { signal }), 4, `events ${pipeline.name}`);
+  const events = usePoll(
+    (signal) => get(pipelinePath(pipeline.name, `/events?kind=${KINDS_TOLD}&limit=8`), { signal }),
+    4,
+    `events ${pipeline.name}`,
+  );
   const drawn = mesh(pipeline, channels, services.data ?? [], history.rates);
   const rows = history.rows.at(-1);
   const behind = pipeline.source_time ? now() - pipeline.source_time : null;
@@ -20,7 +24,12 @@ export function Picture({ pipeline, tables, channels, history, ask, stale }) {
   const volume = useMemo(() => [[...history.at], [...history.bytes]], [history.at.at(-1)]);
   const lag = useMemo(() => [[...history.at], [...history.lake]], [history.at.at(-1)]);
   const limits = pipeline.limits ?? {};
-  const limited = [limits.rows_per_second && `${short(limits.rows_per_second)} rows/s`, limits.bytes_per_second && `${bytes(limits.bytes_per_second)}/s`].filter(Boolean).join(", ");
+  const limited = [
+    limits.rows_per_second && `${short(limits.rows_per_second)} rows/s`,
+    limits.bytes_per_second && `${bytes(limits.bytes_per_second)}/s`,
+  ]
+    .filter(Boolean)
+    .join(", ");
   return html`
     <div class="stack">
       <${Attention} pipeline=${pipeline} tables=${tables} ask=${ask} />
@@ -55,10 +64,12 @@ function Attention({ pipeline, tables, ask }) {
     ${starts(pipeline) && html`<${Notice} icon="clock" title="No enumerator has taken it up yet"><p>That takes a few seconds while one runs: see <a href="#/services">Services</a>.</p><//>`}
     ${pipeline.mode === "running" && pipeline.waiting_for && pipeline.waiting_for.party !== "person" && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${waitOf(pipeline.waiting_for)}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}
     ${pipeline.current === false && pipeline.mode !== "stopped" && !starts(pipeline) && html`<${Notice} tone="bad" icon="warning" title="No enumerator leads this pipeline"><p>What you see is as of ${moment(pipeline.as_of)}. Start an enumerator, or look at its log under Services.</p><//>`}
-    ${shown.map((table) => html`
+    ${shown.map(
+      (table) => html`
       <${Notice} key=${table.table} tone="bad" icon="warning" title=${`${table.table} is quarantined`}>
         <p>${because(table)}</p>
         <div class="actions"><${Button} size="small" icon="again" onClick=${() => ask("retry_table", { table })}>Retry<//><a class="button small plain" href=${link("pipelines", pipeline.name, "tables", table.table)}>Look at the table</a></div>
-      <//>`)}
+      <//>`,
+    )}
     ${broken.length > shown.length && html`<p><a href=${`${link("pipelines", pipeline.name, "tables")}?phase=quarantined`}>and ${count(broken.length - shown.length)} more quarantined tables</a></p>`}`;
 }

@@ -16,7 +16,14 @@ import { Picture } from "./picture.js";
 import { TableDetail } from "./table.js";
 import { Tables } from "./tables.js";
 
-const VIEWS = { "": Picture, tables: Tables, checkpoints: Checkpoints, cuts: Cuts, activity: Activity, definition: Definition };
+const VIEWS = {
+  "": Picture,
+  tables: Tables,
+  checkpoints: Checkpoints,
+  cuts: Cuts,
+  activity: Activity,
+  definition: Definition,
+};
 const MANY = 300;
 let manyTables = false;
 
@@ -27,7 +34,10 @@ async function look(name, signal) {
   manyTables = total > MANY;
   const [tables, channels] = await Promise.all([
     getAll(pipelinePath(name, "/tables?limit=1000"), { signal }),
-    getAll(pipelinePath(name, "/channels"), { signal }).catch((error) => { if (error.name === "AbortError") throw error; return []; }),
+    getAll(pipelinePath(name, "/channels"), { signal }).catch((error) => {
+      if (error.name === "AbortError") throw error;
+      return [];
+    }),
   ]);
   if (!history(name).at.length) {
     const checkpoints = await get(pipelinePath(name, "/checkpoints?limit=200"), { signal }).catch(() => []);
@@ -44,18 +54,31 @@ export function Pipeline({ me, path, query }) {
   useClock();
   const current = VIEWS[tab] ? tab : "";
   const title = current ? `${name}: ${rest[0] && current === "tables" ? rest[0] : current}` : name;
-  useEffect(() => { document.title = `${title} · Cutline`; }, [title]);
-  const asking = useCallback((id, more = {}) => ask(id, { pipeline: found.data?.pipeline, ...more }), [found.data?.pipeline]);
-  if (found.error?.status === 404) return html`<${Crumbs} /><h1 tabindex="-1">${name}</h1><br /><section class="card"><${Empty} title=${`No pipeline ${name}`} actions=${html`<a class="button" href="#/">All pipelines</a>`}>It was deleted, or the address has another name.<//></section>`;
-  if (!found.data) return found.error ? html`<${Crumbs} name=${name} /><h1 tabindex="-1">${name}</h1><br /><${Failure} error=${found.error} retry=${refresh} />` : html`<${Loading} what=${name} />`;
+  useEffect(() => {
+    document.title = `${title} · Cutline`;
+  }, [title]);
+  const asking = useCallback(
+    (id, more = {}) => ask(id, { pipeline: found.data?.pipeline, ...more }),
+    [found.data?.pipeline],
+  );
+  if (found.error?.status === 404)
+    return html`<${Crumbs} /><h1 tabindex="-1">${name}</h1><br /><section class="card"><${Empty} title=${`No pipeline ${name}`} actions=${html`<a class="button" href="#/">All pipelines</a>`}>It was deleted, or the address has another name.<//></section>`;
+  if (!found.data)
+    return found.error
+      ? html`<${Crumbs} name=${name} /><h1 tabindex="-1">${name}</h1><br /><${Failure} error=${found.error} retry=${refresh} />`
+      : html`<${Loading} what=${name} />`;
   const { pipeline, tables } = found.data;
   const View = VIEWS[current];
   const stale = Boolean(found.error);
   const shared = { me, ...found.data, ask: asking, query, refresh, rest, stale };
   const broken = tables.filter((table) => table.phase === "quarantined").length;
   const tabs = [
-    { id: "", text: "Overview" }, { id: "tables", text: "Tables", count: broken || tables.length, bad: broken > 0 }, { id: "checkpoints", text: "Checkpoints" },
-    { id: "cuts", text: "Cuts" }, { id: "activity", text: "Activity" }, { id: "definition", text: "Definition" },
+    { id: "", text: "Overview" },
+    { id: "tables", text: "Tables", count: broken || tables.length, bad: broken > 0 },
+    { id: "checkpoints", text: "Checkpoints" },
+    { id: "cuts", text: "Cuts" },
+    { id: "activity", text: "Activity" },
+    { id: "definition", text: "Definition" },
   ].map((item) => ({ ...item, href: item.id ? link("pipelines", name, item.id) : link("pipelines", name) }));
   return html`
     ${dialog}
@@ -73,8 +96,15 @@ function Head({ pipeline, me, ask, seen }) {
   const about = state(pipeline);
   const context = { pipeline };
   const main = pipeline.halted ? "start" : ({ paused: "resume", stopped: "start" }[pipeline.mode] ?? "pause");
-  const button = (id, kind) => html`<${Button} key=${id} kind=${kind} icon=${OPERATIONS[id].icon} onClick=${() => ask(id)}>${OPERATIONS[id].short}<//>`;
-  const item = (id) => ({ ...OPERATIONS[id], id, label: OPERATIONS[id].title, reason: reasonAgainst(OPERATIONS[id], context, me), run: () => ask(id) });
+  const button = (id, kind) =>
+    html`<${Button} key=${id} kind=${kind} icon=${OPERATIONS[id].icon} onClick=${() => ask(id)}>${OPERATIONS[id].short}<//>`;
+  const item = (id) => ({
+    ...OPERATIONS[id],
+    id,
+    label: OPERATIONS[id].title,
+    reason: reasonAgainst(OPERATIONS[id], context, me),
+    run: () => ask(id),
+  });
   return html`
     <header class="page-head">
       <div>

@@ -7,7 +7,13 @@ import { Icon } from "../icons.js";
 import { Badge, Button, causeText, Empty, Failure, Loading, Polled } from "../parts/basics.js";
 import { Dialog } from "../parts/dialog.js";
 
-const ROLE_ICONS = { enumerator: "leader", reader: "reader", writer: "writer", spark_writer: "spark", control: "person" };
+const ROLE_ICONS = {
+  enumerator: "leader",
+  reader: "reader",
+  writer: "writer",
+  spark_writer: "spark",
+  control: "person",
+};
 const LOGGED = { control: "control service", spark_writer: "Spark writer" };
 const MOST_WORK = 4;
 
@@ -18,8 +24,10 @@ export function Services() {
   return html`
     ${logs && html`<${Logs} service=${logs} onClose=${() => setLogs(null)} />`}
     <div class="page-head"><div><h1 tabindex="-1">Services</h1><p>Every process that was alive within the last five seconds.</p></div></div>
-    <${Polled} of=${found} what="services">${(services) => (services.length === 0 ? html`<section class="card"><${Empty} title="No service runs">Start them with <code>cutline run</code>, Docker Compose or the Helm chart.<//></section>`
-      : html`<ul class="services">${services.map((service) => html`<${ServiceCard} key=${service.incarnation} service=${service} onLogs=${() => setLogs(service)} />`)}</ul>`)}<//>`;
+    <${Polled} of=${found} what="services">${(services) =>
+      services.length === 0
+        ? html`<section class="card"><${Empty} title="No service runs">Start them with <code>cutline run</code>, Docker Compose or the Helm chart.<//></section>`
+        : html`<ul class="services">${services.map((service) => html`<${ServiceCard} key=${service.incarnation} service=${service} onLogs=${() => setLogs(service)} />`)}</ul>`}<//>`;
 }
 
 /** What it does for which pipeline: leads it, or is a member of its epoch. */
@@ -32,7 +40,12 @@ function ServiceCard({ service, onLogs }) {
   const failures = Object.entries(service.failed ?? {});
   const lag = service.loop_lag_seconds;
   const work = workOf(service);
-  const idle = service.role === "control" ? "the API and this page" : ["enumerator", "spark_writer"].includes(service.role) ? "stands by" : "no member of an epoch";
+  const idle =
+    service.role === "control"
+      ? "the API and this page"
+      : ["enumerator", "spark_writer"].includes(service.role)
+        ? "stands by"
+        : "no member of an epoch";
   return html`
     <li class="card service">
       <div class="row spread"><h2 class="service-name"><${Icon} name=${ROLE_ICONS[service.role] ?? "info"} />${service.role.replace("_", " ")}</h2>
@@ -53,14 +66,32 @@ function ServiceCard({ service, onLogs }) {
 }
 
 function Logs({ service, onClose }) {
-  const found = usePoll((signal) => get(`/v1/services/${encodeURIComponent(service.incarnation)}/logs?lines=200`, { signal }), 3, `log ${service.incarnation}`);
+  const found = usePoll(
+    (signal) => get(`/v1/services/${encodeURIComponent(service.incarnation)}/logs?lines=200`, { signal }),
+    3,
+    `log ${service.incarnation}`,
+  );
   const lines = found.data;
   const end = useRef(null);
   const follows = useRef(true); // until a person scrolls up
-  useLayoutEffect(() => { if (end.current && follows.current) end.current.scrollTop = end.current.scrollHeight; }, [lines]);
+  useLayoutEffect(() => {
+    if (end.current && follows.current) end.current.scrollTop = end.current.scrollHeight;
+  }, [lines]);
   const text = (line) => `${new Date(line.at * 1000).toISOString().slice(11, 23)}  ${line.level}  ${line.text}`;
   return html`<${Dialog} title=${`Log of the ${LOGGED[service.role] ?? service.role}`} subject=${service.incarnation} wide icon="search" onClose=${onClose}>
-    ${found.error && !lines ? html`<${Failure} error=${found.error} />` : lines ? (lines.length ? html`<pre class="code log" ref=${end} onScroll=${({ target }) => { follows.current = target.scrollTop + target.clientHeight > target.scrollHeight - 24; }} tabindex="0" aria-label="Last lines">${lines.map(text).join("\n")}</pre>` : html`<p class="quiet">It has logged nothing yet.</p>`) : html`<${Loading} what="the log" />`}
+    ${
+      found.error && !lines
+        ? html`<${Failure} error=${found.error} />`
+        : lines
+          ? (
+              lines.length
+                ? html`<pre class="code log" ref=${end} onScroll=${({ target }) => {
+                    follows.current = target.scrollTop + target.clientHeight > target.scrollHeight - 24;
+                  }} tabindex="0" aria-label="Last lines">${lines.map(text).join("\n")}</pre>`
+                : html`<p class="quiet">It has logged nothing yet.</p>`
+            )
+          : html`<${Loading} what="the log" />`
+    }
     ${lines?.length > 0 && html`<p class="small quiet">The last ${plural(lines.length, "line")}, newest last, in UTC; asked for again every three seconds.</p>`}
   <//>`;
 }

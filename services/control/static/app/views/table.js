@@ -3,7 +3,18 @@ import { get, getAll, pipelinePath } from "../api.js";
 import { ago, bytes, count, label, moment, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
-import { Bar, Button, Card, Empty, Failure, Loading, Notice, Phase, PHASE_MEANINGS, sentence } from "../parts/basics.js";
+import {
+  Bar,
+  Button,
+  Card,
+  Empty,
+  Failure,
+  Loading,
+  Notice,
+  PHASE_MEANINGS,
+  Phase,
+  sentence,
+} from "../parts/basics.js";
 import { SplitGrid } from "../parts/grid.js";
 import { cellsOf, chunkText, progress } from "../shapes.js";
 import { tableOperations } from "./tables.js";
@@ -12,10 +23,15 @@ export function TableDetail({ pipeline, tables, me, ask, name }) {
   const listed = tables.find((table) => table.table === name);
   const path = pipelinePath(pipeline.name, `/tables/${encodeURIComponent(name)}`);
   const reading = listed && ["waiting", "snapshot"].includes(listed.phase);
-  const splits = usePoll((signal) => get(`${path}/splits`, { signal }), reading ? 2 : 10, `splits ${path} ${listed?.phase} ${listed?.generation}`);
+  const splits = usePoll(
+    (signal) => get(`${path}/splits`, { signal }),
+    reading ? 2 : 10,
+    `splits ${path} ${listed?.phase} ${listed?.generation}`,
+  );
   const schemas = usePoll((signal) => getAll(`${path}/schemas`, { signal }), 30, `schemas ${path}`);
   const cells = useMemo(() => (splits.data ? cellsOf(splits.data) : null), [splits.data]);
-  if (!listed) return html`<section class="card"><${Empty} title=${`No table ${name}`} actions=${html`<a class="button" href=${link("pipelines", pipeline.name, "tables")}>All tables</a>`}>The pipeline captures no table of this name.<//></section>`;
+  if (!listed)
+    return html`<section class="card"><${Empty} title=${`No table ${name}`} actions=${html`<a class="button" href=${link("pipelines", pipeline.name, "tables")}>All tables</a>`}>The pipeline captures no table of this name.<//></section>`;
   const fraction = progress(listed);
   const operations = tableOperations({ pipeline, table: listed }, me, ask).filter(Boolean);
   return html`
