@@ -486,10 +486,9 @@ def test_the_rows_of_each_file_are_sorted_and_the_order_is_the_tables(
         journal.chunk(T, rows)
     journal.checkpoint()
     steps: dict[str, list[tuple[str, str, str]]] = {}
-    looks = False
 
     def look(step: str) -> None:
-        if looks:
+        if journal.store.last_slot() > 2:  # the table is there
             steps[step] = sort_order(bench, "shop.orders")
 
     incarnation = bench.apply(bench.start(look))
@@ -518,16 +517,13 @@ def test_the_rows_of_each_file_are_sorted_and_the_order_is_the_tables(
     by = (("remark", True), ("price", False), ("id", False))
     assert sorted_files(bench, "shop.orders", *by, before={"note": "remark"}) < 4
     read_by_all(bench, "shop.orders")
-
     narrow = renamed.drop_column("price")
     journal.table(narrow)
     for key, row in list(model.items()):
         model[key] = {name: value for name, value in row.items() if name != "price"}
     journal.change(narrow, *(("+I", {"id": at, "remark": f"r{at % 3}"}) for at in range(60, 66)))
     journal.checkpoint(kept=True)
-    looks = True
     bench.apply(incarnation)
-    looks = False
     assert (steps["applied"], steps["published"], steps["shown"]) == (down, down, down[:1])
     assert sorted_files(bench, "shop.orders", ("remark", True), before={"note": "remark"}) > 1
     read_by_all(bench, "shop.orders")
