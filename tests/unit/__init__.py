@@ -1,1 +1,1 @@
-"""Tests that need no server and no jar, in under a minute; a file is named after what it tests."""
+"""Tests that need no server and no jar, in the folders of what they test."""

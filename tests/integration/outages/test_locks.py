@@ -24,7 +24,8 @@ from tests.support.modelled_lake import cuts
 Fresh = Callable[[Database], str]
 USER = f"{CDC_USER}@'%'"
 TRIES = 3
-"""A lock of this many tries; that no number of them uses up a chunk's attempts is in tests/unit/test_holds.py."""
+"""A lock of this many tries. That no number of them uses up a chunk's attempts is in
+tests/unit/services/enumerator/test_holds.py."""
 OWN = f"ALTER USER {{}} IDENTIFIED BY '{CDC_PASSWORD}'"
 
 

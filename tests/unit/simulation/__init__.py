@@ -1,0 +1,1 @@
+"""Tests of the simulation itself: loops, mutants, shrinking."""

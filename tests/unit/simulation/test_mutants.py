@@ -19,7 +19,7 @@ EVERY = (*MUTANTS, *BELOW, *COMMANDS, *LIVES, *UNITS)
 def test_the_tests_that_a_mutant_must_fail_are_there() -> None:
     for mutant in EVERY:
         names, _, test = mutant.tests.partition("::")
-        texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "unit").glob(names or "test_*.py")]
+        texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "unit").rglob(names or "test_*.py")]
         assert texts, mutant.rule
         assert not test or [f"def {test}(" in text for text in texts] == [True], mutant.rule
 

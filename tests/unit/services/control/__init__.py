@@ -1,0 +1,1 @@
+"""Tests of the control service: API, dashboard, alerts, metrics."""

@@ -1,0 +1,1 @@
+"""Tests of the enumerator: leader, agenda, splits, driver."""

@@ -1,0 +1,1 @@
+"""Tests of what reads MySQL and MariaDB: binlog, decoders, watermarks."""
