@@ -214,7 +214,7 @@ class Commanding:
             return refused(
                 n,
                 f"checkpoint {checkpoint} can't be restored: the source can't go on at {place}, where it stands."
-                f" {error.cause}",
+                f" {error.cause.sentence}",
                 f"restore a later checkpoint, or read every table again: cutline pipeline read-again {self.store.name}",
             )
         except (TimeoutError, CutlineError) as error:
@@ -282,7 +282,7 @@ class Commanding:
                     asked_at = self._clock.monotonic()
                     await self._notes.request(self.store.key, request, to=SPARK_WRITER)
             except ConfigError as error:
-                return refused(n, str(error), "look at the table's cause")
+                return refused(n, error.cause.sentence, error.cause.remedy)
             except Unavailable as error:
                 log.warning("pipeline %s: command %d waits: %s", self.store.name, n, error)
             await asyncio.sleep(LOOK_SECONDS)

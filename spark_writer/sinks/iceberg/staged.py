@@ -79,7 +79,7 @@ def _put_unread(store: PipelineStore, record: StagedFile, path: str) -> None:
     try:
         put_file(location, path, record.sha256)
     except FileLost as error:
-        raise StagedLost(str(error)) from error
+        raise StagedLost(error.cause) from error
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def _verified(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
     try:
         store.verify(staged.record.ref)
     except ProtocolError as error:
-        raise StagedLost(str(error)) from error
+        raise StagedLost(error.cause) from error
     with _opened(store, staged) as file:
         yield file
 
@@ -99,7 +99,7 @@ def _opened(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
         try:
             file = stack.enter_context(open_parquet(path))
         except FileLost as error:
-            raise StagedLost(str(error)) from error
+            raise StagedLost(error.cause) from error
         if file.metadata.num_rows != staged.record.rows:
             raise StagedLost(
                 f"{path} has {file.metadata.num_rows} rows, but its journal entry says {staged.record.rows}",
