@@ -80,7 +80,7 @@ def test_the_wheel_has_one_package_with_all_its_modules_compiled(wheel: Path) ->
         "cutline/services/sources/mysql/decode/row_event",
         "cutline/services/sources/mysql/binlog/scanner",
     }
-    of_spark = {"jars.toml", "log4j2.properties", "LocalFiles.java", "iceberg/TableCalls.java"}
+    of_spark = {"jars.toml", "log4j2.properties", "LocalFiles.java", "sinks/iceberg/TableCalls.java"}
     assert {f"cutline/spark_writer/{name}" for name in of_spark} <= names
 
 
