@@ -114,7 +114,7 @@ FAULTY = LIVE | {"phase": "quarantined", "cause": {"sentence": "it has no primar
 
 def failing(error: str, kind: str) -> dict[str, Any]:
     """The status of a Spark writer that fails."""
-    return {"failure": {"error": error, "kind": kind, "again_seconds": 4.0}}
+    return {"failure": {"cause": {"sentence": error}, "kind": kind, "again_seconds": 4.0}}
 
 
 class Running:
