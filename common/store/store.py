@@ -639,7 +639,7 @@ class PipelineStore:
         while True:
             number, before = self._retired_note()
             known: dict[str, Any] = {"n": 0, "kept": []} if before is None else before
-            if n < known["n"] and known["n"] in follow(self.last_slot(), self.entry):
+            if n < known["n"] and self._goes_on_from(known["n"]):
                 return False  # late: a later round may have removed what is kept here
             least = {n} if n < known["n"] else set()  # after a restore to a savepoint from before the last note
             # What an earlier round did not keep is removed, whatever this one would have kept.
@@ -660,10 +660,12 @@ class PipelineStore:
         asked.append(None if newest is None else newest.orders.base)
         if any(isinstance(base, int) and base < n and base not in kept for base in asked):
             return False
+        return self.last_slot() == 0 or self._goes_on_from(n)
+
+    def _goes_on_from(self, n: int) -> bool:
+        """Whether the chain has checkpoint `n`; False if the pipeline was deleted meanwhile."""
         last = self.last_slot()
-        if last and self.entry(last) is None:
-            return False  # the pipeline was deleted meanwhile
-        return last == 0 or n in follow(last, self.entry)
+        return last > 0 and self.entry(last) is not None and n in follow(last, self.entry)
 
     def retire(
         self,

@@ -1055,6 +1055,14 @@ def test_a_round_that_comes_late_makes_nothing_valid_that_a_later_one_removes(sh
     assert 4 in shop.slots()  # the next round's sweep removes it
 
 
+def test_a_round_that_comes_late_in_a_pipeline_that_is_being_deleted_removes_nothing(shop: PipelineStore) -> None:
+    kept_until(shop, 8)
+    assert shop.may_retire(8)
+    entry = shop.entry
+    shop.entry = lambda slot: None if slot == 8 else entry(slot)  # type: ignore[method-assign]
+    assert not shop.may_retire(5)
+
+
 @pytest.mark.parametrize("n", [6, 7])
 def test_a_savepoint_that_one_round_did_not_keep_is_kept_by_no_later_one(shop: PipelineStore, n: int) -> None:
     kept_until(shop, 7, kept={2, 4})

@@ -106,7 +106,7 @@ LIVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a round of retention that comes late notes what it would keep",
-        ((STORE, 'if n < known["n"] and known["n"] in follow(', 'if n < 0 and known["n"] in follow('),),
+        ((STORE, 'if n < known["n"] and self._goes_on_from(', "if n < 0 and self._goes_on_from("),),
         tests="test_store.py::test_a_round_that_comes_late_makes_nothing_valid_that_a_later_one_removes",
     ),
     Mutant(
