@@ -34,6 +34,7 @@ export function Chart({ label, series, data, form, least = 1, binary = false, he
     let over = false;
     library().then((UPlot) => {
       if (over) return;
+      const place = box.current; // uPlot may call back once more when the view, and so `box.current`, is gone
       const axis = { stroke: colour("ink-3"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: `11.5px ${colour("sans")}` };
       plot.current = new UPlot(
         {
@@ -41,9 +42,9 @@ export function Chart({ label, series, data, form, least = 1, binary = false, he
           scales: { x: { range: (_, first) => [Math.max(Date.now() / 1000 - windowSeconds, Math.min(first ?? Infinity, Date.now() / 1000 - 60)), Date.now() / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, least)] } },
           axes: [{ ...axis, grid: { show: false }, size: 26, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 66, space: 34, ...(binary ? { incrs: BINARY } : {}), values: (_, ticks) => ticks.map(form) }],
           series: [{}, ...series.map((line, i) => ({ label: line.name, stroke: colour(line.tone), width: 2, dash: line.dash, fill: i === 0 ? `${colour(line.tone)}1c` : undefined, points: { show: alone, size: 6, fill: colour(line.tone) }, spanGaps: true }))],
-          hooks: { setCursor: [(shown) => tip(shown, series, form, box.current)] },
+          hooks: { setCursor: [(shown) => tip(shown, series, form, place)] },
         },
-        data, box.current);
+        data, place);
     }, () => setFailed(true));
     return () => {
       over = true;
