@@ -167,12 +167,10 @@ MUTANTS = (
         "        return (number, self.offset) < (other_number, other.offset)",
         "        return (self.file, self.offset) < (other.file, other.offset)",
     ),
-    mutant(
+    Mutant(
         "the first chunk begins at the smallest key that there was",
-        SPLITTER,
-        "None if self.made == 1 else self.next_start",
-        "self.next_start",
-        first=750,
+        ((SPLITTER, "None if self.made == 1 else self.next_start", "self.next_start"),),
+        tests="test_splitter.py",
     ),
     mutant(
         "a walked chunk begins where the one before it began", SPLITTER, '("walk", end)', '("walk", self.next_start)'
