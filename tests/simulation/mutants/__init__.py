@@ -423,12 +423,11 @@ MUTANTS = (
         ),
         tests="test_reader_*.py",  # hardly a world meets it
     ),
-    mutant(
-        "a checkpoint begun before the stop is taken for the last one",
-        CHECKPOINTING,
-        "        if self.in_flight[1] == THE_STOP:\n",
-        "        if self._last_asked:\n",
-        feature="stop",
+    Mutant(
+        "a savepoint asked for before the stop is taken for the last checkpoint",
+        ((CHECKPOINTING, "        if self.in_flight[1] == THE_STOP:\n", "        if self._last_asked:\n"),),
+        tests="test_leader_checkpoints.py::"
+        "test_a_savepoint_that_was_asked_for_before_the_stop_is_not_the_last_checkpoint",
     ),
     mutant(
         "checkpoints go on after the last one",

@@ -108,12 +108,10 @@ BELOW = (
         "                if at is not None:\n                    break\n",
         "                break\n",
     ),
-    stream(
+    Mutant(
         "rows of several transactions make the place inside of one large",
-        READER_STREAM,
-        "self.rows_inside = (self.rows_inside if here.same_transaction(before) else 0) + rows if here.inside else 0",
-        "self.rows_inside = self.rows_inside + rows if here.inside else 0",
-        first=240,
+        ((READER_STREAM, "if here.same_transaction(before) else 0)", "if True else 0)"),),
+        tests="test_reader_markers.py::test_rows_inside_are_those_of_one_transaction",
     ),
     stream(
         "a marker is taken inside of any transaction",

@@ -33,7 +33,7 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.leader import MAX_HALTS, SETTLE_SECONDS
 from cutline.services.enumerator.machine import Enumerator
-from cutline.services.enumerator.requests import THE_STOP
+from cutline.services.enumerator.requests import THE_STOP, CommandRequest
 from cutline.services.enumerator.states import TABLE, EpochOpened, LeaderState
 from tests.simulation.checks.freeze import freeze
 from tests.support.causes import because
@@ -186,6 +186,22 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     assert bench.leader.checkpoints.ended == 3
     assert bench.wait(5000.0) == []
     assert bench.leader.checkpoints.in_flight is None
+
+
+def test_a_savepoint_that_was_asked_for_before_the_stop_is_not_the_last_checkpoint() -> None:
+    """1. A savepoint is asked for. 2. The stream is at its stop. 3. The savepoint is written: another checkpoint, the
+    kept one of the stop, follows."""
+    bench = LeaderBench(interval=1000.0).lead()
+    bench.leader.checkpoints.request(CommandRequest(n=7))
+    bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
+    bench.wait(0.1)
+    assert bench.complete().request == CommandRequest(n=7).text
+    bench.written()
+    assert bench.leader.checkpoints.ended is None
+    bench.wait(0.1)
+    assert bench.complete().request == THE_STOP.text
+    bench.written()
+    assert bench.leader.checkpoints.ended == 3
 
 
 def test_an_epoch_after_the_stop_takes_no_further_checkpoint_unless_something_was_to_change() -> None:
