@@ -202,7 +202,6 @@ COMMANDS = (
         "checkpoint", "dance", "define", "forget_table", "limits", "pause", "pause_table", "read_table_again",
         "restore", "resume", "resume_table", "retry_table",
     )),
-    "command define failed",
     "outcome refused: another leader has written it",
     "paused table goes on",
     "paused table has to be read again",

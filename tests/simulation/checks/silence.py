@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cutline.common.mesh.silence import LEADER_SECONDS
 from cutline.services.enumerator.leader import Leader
 from tests.simulation.checks.failure import Failure
 
@@ -13,12 +14,14 @@ if TYPE_CHECKING:
 
 SILENT_SECONDS = 14.0
 """The longest checkpoint interval of a world, DOUBT_SECONDS of the leader, and a moment."""
+LEADERLESS_SECONDS = LEADER_SECONDS + 13.0
 
 
 def nobody_works_without_a_leader(world: World) -> None:
-    """Some time after the last leader has died, no member reads, sends or stages any more."""
+    """Some time after the last leader has died, no member reads, sends or stages any more. One that joined late, by an
+    announcement that is still there, has that time from then."""
     for service in world.mesh.services:
-        if service.alive and service.token is not None:
+        if service.alive and service.token is not None and world.now - service.joined_at >= LEADERLESS_SECONDS:
             raise Failure(f"{service.incarnation} is still in epoch {service.epoch}, which has no leader any more")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cutline.common.mesh.silence import LEADER_SECONDS
 from tests.simulation.checks.any_fact import any_fact_is_handled_or_refused
 from tests.simulation.checks.chain import chain
-from tests.simulation.checks.silence import nobody_works_without_a_leader
+from tests.simulation.checks.silence import LEADERLESS_SECONDS, nobody_works_without_a_leader
 from tests.simulation.mesh.service import SimulatedService
 from tests.simulation.mesh.services import LEASE_SECONDS, LEAVE_SECONDS, PRESENCE_SECONDS
 from tests.simulation.source.transactions import PLAIN
@@ -198,7 +198,7 @@ class Faults:
         for service in world.mesh.alive("enumerator"):
             world.mesh.kill(service, "no leader is left")
         world.count["no leader left"] += 1
-        world.at(LEADER_SECONDS + 13.0, nobody_works_without_a_leader, world)
+        world.at(LEADERLESS_SECONDS, nobody_works_without_a_leader, world)
         world.at(LEADER_SECONDS + 15.0, world.mesh.replace, "enumerator")
 
     def purge(self) -> None:

@@ -240,7 +240,7 @@ class Services:
             service.files = OpenFiles(world, epoch=epoch, incarnation=service.incarnation)
         inbound, outbound = topology.cut_inbound(service.name), topology.cut_outbound(service.name)
         self.tokens += 1
-        service.token = (self.tokens, epoch)
+        service.token, service.joined_at = (self.tokens, epoch), world.now
         service.parts = Parts(service.store, member=service.name, epoch=epoch, incarnation=service.incarnation)
         service.probe = Probe(world, service.name, machine, epoch)
         service.process = Process(

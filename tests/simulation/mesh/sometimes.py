@@ -121,6 +121,7 @@ PROCESS: dict[str, State] = {
 BY_MACHINE: dict[type, dict[str, State]] = {Enumerator: ENUMERATOR, Reader: READER, Writer: WRITER}
 SOMETIMES = tuple(name for states in (LEADER, *BY_MACHINE.values(), STREAM, PROCESS) for name in states)
 RARER = frozenset({
+    "command define failed",
     "leader: three epochs failed in a row",
     "leader: two checkpoints are requested",
     "leader: members must change, and a checkpoint is in flight",
