@@ -150,7 +150,7 @@ class Driven:
     async def _take_part(self, driver: WriterDriver | ReaderDriver, entry: EpochEntry, token: tuple[int, int]) -> None:
         world, service = self.world, self.service
         service.epoch, service.name, service.token = entry.slot, driver.name, token
-        service.joined_at = world.now
+        world.mesh.joined_at[service.incarnation] = world.now
         service.probe = Probe(world, driver.name, driver.process.machine, entry.slot)
         driver.process.machine = service.probe
         service.process = driver.process

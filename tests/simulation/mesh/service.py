@@ -67,7 +67,6 @@ class SimulatedService:
     name: str = ""
     epoch: int = 0
     token: Any = None  # identifies its part in one epoch; answers to an older one are dropped
-    joined_at: float = 0.0  # when that part began
     process: Process | None = None
     probe: Probe | None = None
     silence: Silence | None = None  # of its leader

@@ -48,6 +48,7 @@ class Services:
         self.world, self.driven = world, driven
         self.services: list[SimulatedService] = []
         self.names = self.tokens = 0
+        self.joined_at: dict[str, float] = {}  # by incarnation: when its part in its epoch began
         self.announced = 0  # the epoch that Redis has
         self.lease: tuple[SimulatedService | None, float] = (None, 0.0)
         self.nobody_until = 0.0  # no enumerator starts before
@@ -240,7 +241,7 @@ class Services:
             service.files = OpenFiles(world, epoch=epoch, incarnation=service.incarnation)
         inbound, outbound = topology.cut_inbound(service.name), topology.cut_outbound(service.name)
         self.tokens += 1
-        service.token, service.joined_at = (self.tokens, epoch), world.now
+        service.token, self.joined_at[service.incarnation] = (self.tokens, epoch), world.now
         service.parts = Parts(service.store, member=service.name, epoch=epoch, incarnation=service.incarnation)
         service.probe = Probe(world, service.name, machine, epoch)
         service.process = Process(
