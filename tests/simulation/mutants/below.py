@@ -17,8 +17,8 @@ RECEIVER = "common/mesh/receiver.py"
 SENDER = "common/mesh/sender.py"
 
 
-def stream(rule: str, file: str, old: str, new: str, seeds: int = 600, first: int = 1) -> Mutant:
-    return Mutant(rule, ((file, old, new),), seeds, first=first, world="stream")
+def stream(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:
+    return Mutant(rule, ((file, old, new),), seeds, world="stream")
 
 
 def store(rule: str, file: str, old: str, new: str, seeds: int = 300) -> Mutant:
