@@ -37,7 +37,7 @@ async def serve(host: Host, environment: Environment, sources: Sources) -> None:
                     leading.pop(key).cancel()  # deleted, by this service or another
                 for key, life in lives.items():
                     if key not in leading or leading[key].done():
-                        leading[key] = group.create_task(_lead(host, store.open(life), environment, sources))
+                        leading[key] = group.create_task(lead(host, store.open(life), environment, sources))
             await asyncio.sleep(1.0)
 
     async def sweep() -> None:
@@ -66,7 +66,9 @@ async def sweep_redis(ports: Ports, ended: Collection[Life]) -> None:
             await forget(ports, life)
 
 
-async def _lead(host: Host, store: PipelineStore, environment: Environment, sources: Sources) -> None:
+async def lead(host: Host, store: PipelineStore, environment: Environment, sources: Sources) -> None:
+    """Lead this pipeline, or try to, until cancelled or until it is deleted; return after an error, to be tried
+    again."""
     logs.note(pipeline=store.name)
     in_store = host.ports.pools.store.call
     try:

@@ -133,6 +133,11 @@ class SimulatedRedis:
     async def take_requests(self, pipeline: Any) -> list[Any]:
         return []
 
+    async def forget(self, pipeline: Any) -> None:
+        self._asked()
+        self.announced.pop(pipeline, None)
+        self.statuses.clear()
+
     async def put_status(self, pipeline: Any, part: str, status: Any, *, tables: str | None = None) -> None:
         self._asked()
         self.statuses[part] = status

@@ -32,7 +32,8 @@ class SimulatedFileSystem:
         return path in self.files
 
     def names(self, folder: str) -> list[str]:
-        return [path.rpartition("/")[2] for path in self.files if path.rpartition("/")[0] == folder]
+        within = [path[len(folder) + 1 :] for path in self.files if path.startswith(f"{folder}/")]
+        return [name for name in within if "/" not in name]
 
     def remove(self, path: str) -> None:
         self.files.pop(path, None)

@@ -51,6 +51,10 @@ def mutant(rule: str, file: str, old: str, new: str, seeds: int = 1500, feature:
     return Mutant(rule, ((file, old, new),), seeds, feature, first)
 
 
+def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
+    return Mutant(rule, ((file, old, new),), tests=tests)
+
+
 MUTANTS = (
     mutant(
         "a marker is sent after messages of a later step",
@@ -172,8 +176,12 @@ MUTANTS = (
         ((SPLITTER, "None if self.made == 1 else self.next_start", "self.next_start"),),
         tests="test_splitter.py",
     ),
-    mutant(
-        "a walked chunk begins where the one before it began", SPLITTER, '("walk", end)', '("walk", self.next_start)'
+    unit(
+        "a walked chunk begins where the one before it began",
+        SPLITTER,
+        '("walk", end)',
+        '("walk", self.next_start)',
+        "test_splitter.py::test_sparse_keys_walk_the_index",
     ),
     Mutant(
         "a chunk's end and its report go out in two steps",
@@ -339,12 +347,12 @@ MUTANTS = (
         "return Low(server=source.server, file=source.place[0], offset=4,"
         ' gtids=",".join(t.gtid for t in source.log if t.gtid))',
     ),
-    mutant(
+    unit(
         "a commit that the server has only delayed is taken for lost",
         WATERMARK,
         "return now - self._missing_since < COMMIT_SECONDS",
         "return False",
-        first=50,
+        "test_watermark.py::test_what_a_server_has_not_committed_is_awaited_for_half_a_minute_and_then_lost",
     ),
     mutant(
         "a checkpoint forgives a loss that the next epoch will meet again",
@@ -404,13 +412,12 @@ MUTANTS = (
         "        return at_stop or LIVE not in phases",
         feature="stop",
     ),
-    mutant(
+    unit(
         "a table that comes back is read when the last checkpoint is on its way",
         ENUMERATOR,
         "table.splitter is not None or self.ended:",
         "table.splitter is not None:",
-        feature="stop",
-        first=2290,
+        "test_enumerator_checkpoints.py::test_a_table_that_comes_back_when_all_has_ended_is_not_read_any_more",
     ),
     Mutant(
         "the stream says that it is at the stop when it has no table yet",
@@ -436,13 +443,12 @@ MUTANTS = (
         "        due = not self.ending and now",
         feature="stop",
     ),
-    mutant(
+    unit(
         "what a first row event told of the columns is forgotten",
         READER_STREAM,
         "dataclasses.replace(table, looked_at=None, schema=change.new)",
         "dataclasses.replace(table, schema=change.new)",
-        feature="start",
-        first=1500,
+        "test_reader_cursors.py::test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore",
     ),
     mutant(
         "without a snapshot what came before the start is delivered",
@@ -538,10 +544,11 @@ MUTANTS = (
         "        if False:\n",
         first=890,
     ),
-    mutant(
+    unit(
         "a publication of a start far behind stays though retention removed its number",
         STORE,
         "        if won and (\n            record.n < self.removal",
         "        if False and (\n            record.n < self.removal",
+        "test_store_retention.py::test_a_publication_that_others_have_passed_long_ago_is_refused",
     ),
 )

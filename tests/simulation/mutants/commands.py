@@ -13,6 +13,7 @@ from tests.simulation.mutants import (
     TABLE_COMMANDS,
     Mutant,
     mutant,
+    unit,
 )
 
 AGENDA = "services/enumerator/agenda.py"
@@ -28,11 +29,12 @@ COMMANDS: tuple[Mutant, ...] = (
         "            if taken.step == Step.MACHINE and taken.command.n <= commands:",
         "            if taken.step == Step.MACHINE:",
     ),
-    mutant(
+    unit(
         "outcomes are written out of order",
         AGENDA,
         "        first = self.taken[0] if self.taken else None\n",
         "        first = next((t for t in self.taken if t.step == Step.ANSWERED), None)\n",
+        "test_agenda_cancelling.py",
     ),
     mutant(
         "a restore begins at the newest checkpoint",
@@ -58,11 +60,12 @@ COMMANDS: tuple[Mutant, ...] = (
         "        self.enumerator.limits = self.limits  # a restored part has those of its time\n",
         "",
     ),
-    mutant(
+    unit(
         "limits are ordered, and the open epoch is not told",
         LEADER,
         "                return self._to_the_enumerator(LimitsOrdered(limits=limits), now)\n",
         "                pass\n",
+        "test_agenda.py::test_limits_are_standing_orders_that_hold_at_once_and_in_every_later_epoch",
     ),
     Mutant(
         "the last savepoint of one `cutline run` ends the checkpoints of every mesh",
@@ -72,12 +75,12 @@ COMMANDS: tuple[Mutant, ...] = (
     Mutant(
         "a halted pipeline is not resumed, though it is started",
         ((KINDS, 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
-        tests="test_command_rules.py",
+        tests="test_command_rules.py::test_a_halted_pipeline_tries_again_after_resume_and_after_start",
     ),
     Mutant(
         "a definition that failed counts as the newest version",
         ((DEFINITIONS, "            version = about.base\n", "            version = about.version - 1\n"),),
-        tests="test_command_rules.py",
+        tests="test_command_rules.py::test_a_version_after_one_that_failed_names_what_it_changed",
     ),
     mutant(
         "the part forgets the commands that it has",
@@ -119,12 +122,12 @@ COMMANDS: tuple[Mutant, ...] = (
         "return False",
         300,
     ),
-    mutant(
+    unit(
         "a leader whose checkpoint does not come says nothing",
         CHECKPOINTING,
         "        if self.in_flight is not None and now - self.started_at > DOUBT_SECONDS:",
         "        if self.in_flight is None and now - self.started_at > DOUBT_SECONDS:",
-        600,
+        "test_leader_checkpoints.py::test_a_late_checkpoint_is_what_the_leader_waits_for",
     ),
     Mutant(
         "a leader is lost after time in which its member could not hear it",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import CHECKPOINTING, LEADER, READER_STREAM, REMOVAL, RETENTION, Mutant, mutant
+from tests.simulation.mutants import CHECKPOINTING, LEADER, READER_STREAM, REMOVAL, RETENTION, Mutant, mutant, unit
 
 AGENDA = "services/enumerator/agenda.py"
 COMMANDING = "services/enumerator/commanding.py"
@@ -68,25 +68,26 @@ LIVES: tuple[Mutant, ...] = (
         "        if life.key in noted:\n",
         "        if life.key in ():\n",
     ),
-    of_lives(
+    unit(
         "a lake table of another life is a pipeline's own",
         OWNER,
         "        if life == self.id:",
         "        if life is not None:",
-        first=45,
+        "test_owner.py",
     ),
-    of_lives(
+    unit(
         "a deletion that was cut short reads the journal again",
         JOURNAL,
         "        if self.store.deleting():  # for good",
         "        if False:  # for good",
+        "test_enumerator_driver.py::test_a_deletion_that_was_cut_short_is_gone_on_with_from_what_is_left",
     ),
-    of_lives(
+    unit(
         "a deletion that was cut short needs the definition in force",
         PIPELINES,
         "        if definition is None and await in_store(store.deleting):",
         "        if False:",
-        first=25,
+        "test_enumerator_driver.py::test_a_deletion_that_was_cut_short_is_gone_on_with_from_what_is_left",
     ),
     of_lives(
         "a deletion says nothing while the store does not answer",
@@ -94,12 +95,12 @@ LIVES: tuple[Mutant, ...] = (
         '    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause)',
         "    return None  # type: ignore[return-value]",
     ),
-    mutant(
+    unit(
         "files are removed though a restore that needs them was commanded",
         REMOVAL,
         "        if any(base < n and base not in kept for base in asked):",
         "        if False:",
-        first=215,
+        "test_store_retention.py::test_nothing_is_retired_that_a_restore_under_way_needs",
     ),
     Mutant(
         "retention looks for restores before its note, not after it",
@@ -224,11 +225,12 @@ LIVES: tuple[Mutant, ...] = (
         ((AGENDA, "        if command.n == self.entered or (in_part", "        if (in_part"),),
         tests="test_agenda*.py",
     ),
-    mutant(
+    unit(
         "every table is read again after a loss, whatever the definition says of it",
         LEADER,
         "if lost != Loss.POSITION or self.anew or not self.settings.reads_again:",
         "if lost != Loss.POSITION or self.anew:",
+        "test_agenda.py::test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted",
     ),
     Mutant(
         "each reader may send what all readers together may, without a checkpoint",

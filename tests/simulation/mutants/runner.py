@@ -15,9 +15,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+import hypothesis
+
 LIBRARIES = (
     "fsspec",
-    "hypothesis",
     "numpy",
     "pyarrow.compute",
     "pyarrow.parquet",
@@ -49,6 +50,9 @@ def main() -> None:
     """Import the libraries, then run what stdin says until it ends."""
     for library in LIBRARIES:
         importlib.import_module(library)
+    phases = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis.Phase.explain}
+    hypothesis.settings.register_profile("mutants", phases=phases)  # that a test fails is enough
+    hypothesis.settings.load_profile("mutants")
     for line in sys.stdin:
         output, module, *arguments = json.loads(line)
         child = os.fork()

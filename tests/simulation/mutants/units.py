@@ -13,7 +13,7 @@ from tests.simulation.mutants import (
     RETENTION,
     SPLITS,
     STORE,
-    Mutant,
+    unit,
 )
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
@@ -29,10 +29,6 @@ KEY_INDEX = "spark_writer/sinks/iceberg/key_index.py"
 LOCATING = "spark_writer/sinks/iceberg/locating.py"
 FILE_METRICS = "common/file_metrics.py"
 FOUND = "test_locating.py::test_an_index_finds_what_a_scan_and_a_dictionary_find"
-
-
-def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
-    return Mutant(rule, ((file, old, new),), tests=tests)
 
 
 UNITS = (
@@ -245,7 +241,7 @@ UNITS = (
         "spark_writer/sinks/iceberg/merging.py",
         "bisect.bisect_left(",
         "bisect.bisect_right(",
-        "test_merging.py",
+        "test_merging.py::test_rows_that_share_the_first_column_of_the_key_wait_for_each_other",
     ),
     unit(
         "a merged row loses the id that an earlier update or compaction gave it",
@@ -259,7 +255,7 @@ UNITS = (
         "spark_writer/sinks/iceberg/partitioning.py",
         "(number + (number < 0)).bit_length()",
         "number.bit_length()",
-        "test_partitioning.py",
+        "test_partitioning.py::test_a_decimal_is_hashed_in_as_few_bytes_as_it_needs",
     ),
     unit(
         "rows that differ only in the second partition column share a file",
@@ -336,7 +332,7 @@ UNITS = (
         STAGING,
         "        if self._held and not self._spilled and not self.is_open and size < parquet.SMALL_BYTES:\n",
         "        if self._held and not self.is_open and size < parquet.SMALL_BYTES:\n",
-        "test_staging.py",
+        "test_staging.py::test_a_thousand_tables_in_one_checkpoint_need_few_descriptors",
     ),
     unit(
         "staged changes count from the start of their read",

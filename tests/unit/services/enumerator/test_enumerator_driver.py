@@ -13,12 +13,15 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.presence import Service
+from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import Store
+from cutline.services.enumerator import pipelines
 from cutline.services.enumerator.driver import EnumeratorDriver
 from cutline.services.enumerator.events import FindTables, TablesFound
 from cutline.services.enumerator.ports import Sources
 from cutline.services.enumerator.states import IDLE, LEADING
+from tests.support import records
 from tests.support.ports import Simulated, SimulatedLinks, ended
 
 CONFIG = """
@@ -64,7 +67,7 @@ class Bench:
     """One enumerator of one pipeline, with a reader and a writer that are there."""
 
     def __init__(self, folder: Path) -> None:
-        self.world, self.source = Simulated(), Source()
+        self.world, self.source, self.folder = Simulated(), Source(), folder
         self.config = parse(CONFIG, folder=folder)
         self.store = Store(f"file://{folder}/store").pipeline("shop")
         self.store.define(self.config.definition())
@@ -72,10 +75,19 @@ class Bench:
         self.redis.present = [READER, WRITER]
 
     def begin(self) -> asyncio.Task[None]:
-        self.host: Any = SimpleNamespace(ports=self.world.ports(), incarnation="e1", leads=set())
-        sources = Sources(open=lambda config: self.source, verify_reach=lambda source, place: None)
-        self.driver = EnumeratorDriver(self.host, self.store, self.config, Environment.read({}), sources)
+        self.driver = EnumeratorDriver(self._host(), self.store, self.config, Environment.read({}), self._sources())
         return asyncio.create_task(self.driver.run())
+
+    def serve(self) -> asyncio.Task[None]:
+        """Begin as a service does: from what the store has of the pipeline."""
+        return asyncio.create_task(pipelines.lead(self._host(), self.store, Environment.read({}), self._sources()))
+
+    def _host(self) -> Any:
+        self.host: Any = SimpleNamespace(ports=self.world.ports(), incarnation="e1", leads=set())
+        return self.host
+
+    def _sources(self) -> Sources:
+        return Sources(open=lambda config: self.source, verify_reach=lambda source, place: None)
 
     async def leads(self) -> SimulatedLinks:
         await self.world.until(lambda: self.driver.leader.state == LEADING)
@@ -189,3 +201,28 @@ def test_a_broken_channel_ends_the_epoch_and_the_status_says_why(bench: Bench) -
         assert await ended(running) is None
 
     bench.world.run(main)
+
+
+@pytest.mark.parametrize("left", ["all", "no definition in force", "no entry of the epoch", "neither"])
+def test_a_deletion_that_was_cut_short_is_gone_on_with_from_what_is_left(bench: Bench, left: str) -> None:
+    """1. A leader removes the files of a pipeline that has two versions of its definition, and vanishes on its way.
+    2. The next leader, who has no more than what is left, ends the life."""
+    store = bench.store
+    assert store.put_definition(2, bench.config.definition(), by="ann", at=1.0, command=1)
+    store.put_entry(records.epoch(1))
+    store.put_entry(records.checkpoint(2))
+    command = store.commands.add("delete", {}, by="ann", now=1.0)
+    store.commands.put_outcome(Outcome(n=command.n, state="done", at=2.0, orders=Orders(mode="deleting", definition=2)))
+    store.put_deleting()
+    if left in ("no definition in force", "neither"):
+        store._folder.remove("definitions/0000000002.json")
+    if left in ("no entry of the epoch", "neither"):
+        store._folder.remove("journal/0000000001.json")
+
+    async def main() -> None:
+        serving = bench.serve()
+        await bench.world.until(store.has_ended)
+        await ended(serving)
+
+    bench.world.run(main)
+    assert Store(f"file://{bench.folder}/store").pipelines() == []
