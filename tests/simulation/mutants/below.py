@@ -3,7 +3,7 @@ rule; a world of bytes (stream, store, channels) must notice it."""
 
 from __future__ import annotations
 
-from tests.simulation.mutants import READER_STREAM, STORE, Mutant
+from tests.simulation.mutants import READER_STREAM, STORE, Mutant, unit
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 PROGRESS = "services/sources/mysql/binlog/progress.py"
@@ -108,10 +108,12 @@ BELOW = (
         "                if at is not None:\n                    break\n",
         "                break\n",
     ),
-    Mutant(
+    unit(
         "rows of several transactions make the place inside of one large",
-        ((READER_STREAM, "if here.same_transaction(before) else 0)", "if True else 0)"),),
-        tests="test_reader_markers.py::test_rows_inside_are_those_of_one_transaction",
+        READER_STREAM,
+        "if here.same_transaction(before) else 0)",
+        "if True else 0)",
+        "test_reader_markers.py::test_rows_inside_are_those_of_one_transaction",
     ),
     stream(
         "a marker is taken inside of any transaction",

@@ -67,20 +67,26 @@ COMMANDS: tuple[Mutant, ...] = (
         "                pass\n",
         "test_agenda.py::test_limits_are_standing_orders_that_hold_at_once_and_in_every_later_epoch",
     ),
-    Mutant(
+    unit(
         "the last savepoint of one `cutline run` ends the checkpoints of every mesh",
-        ((CHECKPOINTING, "or (run is not None and run == self._part_of)", "or run is not None"),),
-        tests="test_agenda*.py",
+        CHECKPOINTING,
+        "or (run is not None and run == self._part_of)",
+        "or run is not None",
+        "test_agenda*.py",
     ),
-    Mutant(
+    unit(
         "a halted pipeline is not resumed, though it is started",
-        ((KINDS, 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
-        tests="test_command_rules.py::test_a_halted_pipeline_tries_again_after_resume_and_after_start",
+        KINDS,
+        'frozenset({"paused", "stopped", "halted"})',
+        'frozenset({"paused", "stopped"})',
+        "test_command_rules.py::test_a_halted_pipeline_tries_again_after_resume_and_after_start",
     ),
-    Mutant(
+    unit(
         "a definition that failed counts as the newest version",
-        ((DEFINITIONS, "            version = about.base\n", "            version = about.version - 1\n"),),
-        tests="test_command_rules.py::test_a_version_after_one_that_failed_names_what_it_changed",
+        DEFINITIONS,
+        "            version = about.base\n",
+        "            version = about.version - 1\n",
+        "test_command_rules.py::test_a_version_after_one_that_failed_names_what_it_changed",
     ),
     mutant(
         "the part forgets the commands that it has",
@@ -95,16 +101,19 @@ COMMANDS: tuple[Mutant, ...] = (
          (AGENDA, "(in_part and command.n <= self.kept):", "False:")),
         tests="test_agenda*.py",
     ),
-    Mutant(
+    unit(
         "a table leaves the stream inside a transaction, so that rows without a key come twice",
-        ((READER_STREAM, "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
-          "cursor.asked:\n                continue\n            low,"),),
-        tests="test_reader_*.py",
+        READER_STREAM,
+        "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
+        "cursor.asked:\n                continue\n            low,",
+        "test_reader_*.py",
     ),
-    Mutant(
+    unit(
         "a command that is alone is taken beside others",
-        ((AGENDA, "        if self.taken or leader.proposes:\n            return None\n", ""),),
-        tests="test_agenda*.py",
+        AGENDA,
+        "        if self.taken or leader.proposes:\n            return None\n",
+        "",
+        "test_agenda*.py",
     ),
     Mutant(
         "the deletion begins before its order is in the store",
@@ -129,22 +138,26 @@ COMMANDS: tuple[Mutant, ...] = (
         "        if self.in_flight is None and now - self.started_at > DOUBT_SECONDS:",
         "test_leader_checkpoints.py::test_a_late_checkpoint_is_what_the_leader_waits_for",
     ),
-    Mutant(
+    unit(
         "a leader is lost after time in which its member could not hear it",
-        ((SILENCE, "self.seconds + min(STEP_SECONDS, now - self._read_at)", "self.seconds + now - self._read_at"),),
-        tests="test_silence.py",
+        SILENCE,
+        "self.seconds + min(STEP_SECONDS, now - self._read_at)",
+        "self.seconds + now - self._read_at",
+        "test_silence.py",
     ),
-    Mutant(
+    unit(
         "a member that hears others does not miss its leader",
-        ((RECEIVER, "heard=self._inlets[self._leader].heard == now",
-          "heard=max(inlet.heard for inlet in self._inlets.values()) == now"),),
-        tests="test_channels.py",
+        RECEIVER,
+        "heard=self._inlets[self._leader].heard == now",
+        "heard=max(inlet.heard for inlet in self._inlets.values()) == now",
+        "test_channels.py",
     ),
-    Mutant(
+    unit(
         "a leader that finds the pipeline stopped leaves the members of its predecessor",
-        ((LEADER, "        return [*effects, self._dismiss()]\n\n    def tell(",
-          "        return [*effects, *([self._dismiss()] if effects else [])]\n\n    def tell("),),
-        tests="test_agenda*.py",
+        LEADER,
+        "        return [*effects, self._dismiss()]\n\n    def tell(",
+        "        return [*effects, *([self._dismiss()] if effects else [])]\n\n    def tell(",
+        "test_agenda*.py",
     ),
     mutant(
         "splits of a paused table are handed out",

@@ -107,15 +107,19 @@ LIVES: tuple[Mutant, ...] = (
         ((REMOVAL, LOOK, ""), (REMOVAL, RETIRING, LOOK + RETIRING)),
         tests="test_store_retention.py::test_of_a_restore_and_a_retention_that_cross_at_any_call_one_gives_way",
     ),
-    Mutant(
+    unit(
         "a round of retention that comes late notes what it would keep",
-        ((REMOVAL, 'if n < known["n"] and self._goes_on_from(', "if n < 0 and self._goes_on_from("),),
-        tests="test_store_retention.py::test_a_round_that_comes_late_makes_nothing_valid_that_a_later_one_removes",
+        REMOVAL,
+        'if n < known["n"] and self._goes_on_from(',
+        "if n < 0 and self._goes_on_from(",
+        "test_store_retention.py::test_a_round_that_comes_late_makes_nothing_valid_that_a_later_one_removes",
     ),
-    Mutant(
+    unit(
         "a savepoint that one round did not keep is kept by a later one",
-        ((REMOVAL, ' if cut >= known["n"] or cut in known["kept"])', ")"),),
-        tests="test_store_retention.py::test_a_savepoint_that_one_round_did_not_keep_is_kept_by_no_later_one",
+        REMOVAL,
+        ' if cut >= known["n"] or cut in known["kept"])',
+        ")",
+        "test_store_retention.py::test_a_savepoint_that_one_round_did_not_keep_is_kept_by_no_later_one",
     ),
     mutant(
         "a checkpoint can be restored though what it needs is being removed",
@@ -131,17 +135,13 @@ LIVES: tuple[Mutant, ...] = (
         "for found in (table.work,) if found",
         first=35,
     ),
-    Mutant(
+    unit(
         "what only a publication needs that a restore left behind goes within the grace",
-        (
-            (
-                RETENTION,
+        RETENTION,
+        "        if oldest is None:\n            room -=",
+        "        if oldest is None and record.n not in chain:\n            continue\n"
                 "        if oldest is None:\n            room -=",
-                "        if oldest is None and record.n not in chain:\n            continue\n"
-                "        if oldest is None:\n            room -=",
-            ),
-        ),
-        tests="test_retention.py::test_a_publication_that_a_restore_left_behind_stays_within_the_grace",
+        "test_retention.py::test_a_publication_that_a_restore_left_behind_stays_within_the_grace",
     ),
     mutant(
         "snapshots expire by their age alone",
@@ -184,10 +184,12 @@ LIVES: tuple[Mutant, ...] = (
         "        if False:",
         first=350,
     ),
-    Mutant(
+    unit(
         "a stream that goes on after a silence tells nobody",
-        ((READER_STREAM, "if resumes else []", "if False else []"),),
-        tests="test_reader_*.py",
+        READER_STREAM,
+        "if resumes else []",
+        "if False else []",
+        "test_reader_*.py",
     ),
     mutant(
         "an epoch that begins anew keeps the tables of its base",
@@ -202,16 +204,12 @@ LIVES: tuple[Mutant, ...] = (
         "        return None",
         first=25,
     ),
-    Mutant(
+    unit(
         "a command that is cancelled leaves its orders",
-        (
-            (
-                AGENDA,
-                "            target.orders = self.standing\n            target.answer",
-                "            target.answer",
-            ),
-        ),
-        tests="test_agenda*.py",
+        AGENDA,
+        "            target.orders = self.standing\n            target.answer",
+        "            target.answer",
+        "test_agenda*.py",
     ),
     mutant(
         "the checkpoint in flight still answers a command that was cancelled",
@@ -220,10 +218,12 @@ LIVES: tuple[Mutant, ...] = (
         "            pass\n",
         first=100,
     ),
-    Mutant(
+    unit(
         "a command is cancelled though its epoch is in the journal",
-        ((AGENDA, "        if command.n == self.entered or (in_part", "        if (in_part"),),
-        tests="test_agenda*.py",
+        AGENDA,
+        "        if command.n == self.entered or (in_part",
+        "        if (in_part",
+        "test_agenda*.py",
     ),
     unit(
         "every table is read again after a loss, whatever the definition says of it",
@@ -232,41 +232,39 @@ LIVES: tuple[Mutant, ...] = (
         "if lost != Loss.POSITION or self.anew:",
         "test_agenda.py::test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted",
     ),
-    Mutant(
+    unit(
         "each reader may send what all readers together may, without a checkpoint",
-        ((READER_DRIVER, "max_unsaved_bytes // topology.counts[READER.name]", "max_unsaved_bytes"),),
-        tests="test_reader_chunks.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
+        READER_DRIVER,
+        "max_unsaved_bytes // topology.counts[READER.name]",
+        "max_unsaved_bytes",
+        "test_reader_chunks.py::test_the_readers_of_an_epoch_share_the_bound_of_rows_without_a_checkpoint",
     ),
-    Mutant(
+    unit(
         "a command that the Spark writer has begun is cancelled",
-        ((COMMANDING, "            if self.store.commands.take(other, why) == why:\n", "            if True:\n"),),
-        tests="test_commands.py::test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it",
+        COMMANDING,
+        "            if self.store.commands.take(other, why) == why:\n",
+        "            if True:\n",
+        "test_commands.py::test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it",
     ),
-    Mutant(
+    unit(
         "whoever comes last has a command that the Spark writer and a cancellation take",
-        ((COMMANDS_FILE, "        return self.taker(n) or taker\n", "        return taker\n"),),
-        tests="test_commands.py::test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it",
+        COMMANDS_FILE,
+        "        return self.taker(n) or taker\n",
+        "        return taker\n",
+        "test_commands.py::test_what_waits_for_the_spark_writer_is_cancelled_until_that_takes_it",
     ),
-    Mutant(
+    unit(
         "a command that failed since the Spark writer did not begin it is carried out later",
-        (
-            (
-                COMMANDING,
-                "                        await self._in_store(self.store.commands.take, n, why)\n",
-                "                        return withdrawn(n, why)\n",
-            ),
-        ),
-        tests="test_commands.py::test_what_the_spark_writer_did_not_begin_in_time_is_not_carried_out_later",
+        COMMANDING,
+        "                        await self._in_store(self.store.commands.take, n, why)\n",
+        "                        return withdrawn(n, why)\n",
+        "test_commands.py::test_what_the_spark_writer_did_not_begin_in_time_is_not_carried_out_later",
     ),
-    Mutant(
+    unit(
         "every table is read again only where a person asks for it",
-        (
-            (
-                LEADER,
-                "            self._lost_again, self.halts = True, 0",
-                "            self.state = HALTED\n            return [*effects, self._dismiss()]",
-            ),
-        ),
-        tests="test_agenda*.py",
+        LEADER,
+        "            self._lost_again, self.halts = True, 0",
+        "            self.state = HALTED\n            return [*effects, self._dismiss()]",
+        "test_agenda*.py",
     ),
 )
