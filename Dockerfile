@@ -22,14 +22,14 @@ RUN python3 -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml
  && /opt/packages/bin/pip install -q --no-cache-dir -r packages.txt \
  && rm -rf /opt/packages/lib/python3*/site-packages/pyspark/examples /opt/packages/lib/python3*/site-packages/pyarrow/include
 
-# ---- Spark's jars: only the files that fetch them, so that no other change fetches them again --------------------------
+# ---- Spark's jars, and an archive of its classes: only the files that make them, so that no other change does so again -
 FROM packages AS jars
 COPY common/__init__.py common/causes.py common/errors.py common/programs.py /fetch/cutline/common/
 COPY common/config/__init__.py common/config/environment.py /fetch/cutline/common/config/
-COPY spark_writer/__init__.py spark_writer/jars.py spark_writer/jars.toml /fetch/cutline/spark_writer/
+COPY spark_writer/__init__.py spark_writer/classes.py spark_writer/jars.py spark_writer/jars.toml /fetch/cutline/spark_writer/
 ARG WITH=
-RUN CUTLINE_SPARK_JARS=/opt/jars PYTHONPATH=/fetch /opt/packages/bin/python -c 'import sys; from cutline.spark_writer import jars; \
-      jars.fetch(jars.folder(), extras=sys.argv[1:])' $WITH \
+RUN CUTLINE_SPARK_JARS=/opt/jars PYTHONPATH=/fetch /opt/packages/bin/python -c 'import sys; from cutline.spark_writer import classes, jars; \
+      jars.fetch(jars.folder(), extras=sys.argv[1:]); classes.make(jars.folder())' $WITH \
  && rm -f /opt/jars/.lock
 
 # ---- Cutline itself, in a folder beside its packages -------------------------------------------------------------------

@@ -97,6 +97,7 @@ acceptance   docker-compose           docker-compose
 acceptance   tar                      tar
 test-full    pt-online-schema-change  percona-toolkit
 test-full    etcd                     etcd-server
+test-full    systemd-analyze          systemd
 bench-peers  mvn                      maven
 bench-peers  javac                    default-jdk-headless
 acceptance-kubernetes  dockerd        docker.io

@@ -44,6 +44,7 @@ class Code(StrEnum):
     CONFIGURATION = "configuration"
     SYNTAX = "syntax"
     UNAVAILABLE = "unavailable"
+    DISK_FULL = "disk_full"
     LATE = "late"
     BUSY = "busy"
     REDIS_FULL = "redis_full"
@@ -68,7 +69,8 @@ MEANINGS: Mapping[Code, Meaning] = {
             Code.NO_KEY,
             "The table has nothing that identifies its rows: no primary key and no unique key over NOT NULL columns,"
             " or two rows have the same identity.",
-            "Add a key, name other columns in `table_options`, or set `keyless: append` for a table that only grows.",
+            "Add a key, or name columns as its `identity` in `table_options`; then retry the table. A table that only"
+            " grows can be copied by another pipeline with `keyless: append`, which a pipeline keeps for life.",
         ),
         (
             Code.NOT_IN_BINLOG,
@@ -79,7 +81,7 @@ MEANINGS: Mapping[Code, Meaning] = {
         (
             Code.UNSUPPORTED,
             "The table's engine, a column's type, or a feature of the table can't be copied.",
-            "Change it at the source, or leave the table out of the list.",
+            "Change it at the source and retry the table, or leave the table out of the list (`cutline table remove`).",
         ),
         (
             Code.VALUE,
@@ -89,9 +91,13 @@ MEANINGS: Mapping[Code, Meaning] = {
         (
             Code.SCHEMA_CHANGE,
             "The table was changed by DDL, and `schema_changes: halt` stops it there.",
-            "Prepare its consumers, and snapshot it again in another pipeline.",
+            "Prepare its consumers, then have it read again (`cutline table read-again`).",
         ),
-        (Code.RIGHTS, "The source's user may not read the table.", "Grant SELECT on it. Cutline looks again."),
+        (
+            Code.RIGHTS,
+            "The source's user may not read the table.",
+            "Grant SELECT on it. Retry the table if it does not come back by itself within seconds.",
+        ),
         (
             Code.SOURCE_SLOW,
             "A SELECT gave almost no rows within `snapshot.max_select_seconds`.",
@@ -105,7 +111,7 @@ MEANINGS: Mapping[Code, Meaning] = {
         (
             Code.NAME,
             "The table's name is reserved, or is that of another table where case does not count.",
-            "Rename the table, or leave it out of the list.",
+            "Rename the table, or leave it out of the list (`cutline table remove`).",
         ),
         (
             Code.CHANGED,
@@ -125,12 +131,12 @@ MEANINGS: Mapping[Code, Meaning] = {
         (
             Code.FOREIGN_COMMIT,
             "Somebody else committed to the lake table.",
-            "Undo that commit and retry the table, or choose `accept` or `overwrite`.",
+            "Undo that commit and retry the table, or choose `accept` or `overwrite` (`cutline table lake`).",
         ),
         (
             Code.LAKE,
             "The lake table can't be written or read.",
-            "Repair it and retry the table, or drop it, and it is read again.",
+            "Repair the lake table, or drop it; then retry the table. One that was dropped is read again.",
         ),
         (Code.ASKED, "A person asked for it.", "Nothing."),
         (Code.STARTED, "The pipeline's first start, or another leader.", "Nothing."),
@@ -148,17 +154,19 @@ MEANINGS: Mapping[Code, Meaning] = {
         (
             Code.OTHER_SERVER,
             "The source is another server than before, and its positions can't be compared with the old ones.",
-            "Point the pipeline at the right server, or read the tables again.",
+            "Point the pipeline at the right server and start it, or read the tables again"
+            " (`cutline pipeline read-again`).",
         ),
         (
             Code.BINLOG,
             "The binlog can't be read on: a file is damaged, or has an event that can't be handled.",
-            "Check the file with mysqlbinlog; read the tables again if it is damaged.",
+            "Check the file with mysqlbinlog; read the tables again if it is damaged (`cutline pipeline read-again`).",
         ),
         (
             Code.PLACE,
             "`start` or `stop` names a place of the binlog at which the pipeline can't begin or end.",
-            "Name a place that the binlog has, between two transactions.",
+            "Name a place that the binlog has, between two transactions. A pipeline keeps its `start` and `stop` for"
+            " life: once it has begun, make another one.",
         ),
         (
             Code.REFUSED,
@@ -181,6 +189,12 @@ MEANINGS: Mapping[Code, Meaning] = {
             "See that it runs; it is tried again by itself.",
         ),
         (
+            Code.DISK_FULL,
+            "A disk has no space left, or Cutline's user has used up its quota there: the store's, that of temporary"
+            " files, or the lake's.",
+            "Free space on it, or enlarge it; it is tried again by itself.",
+        ),
+        (
             Code.LATE,
             "A part of Cutline, or the store, takes longer than usual.",
             "See what the one that the sentence names does: its log, its disk, its network.",
@@ -198,7 +212,7 @@ MEANINGS: Mapping[Code, Meaning] = {
         (
             Code.SERVER_ID,
             "Another client reads the source's binlog with the same server id.",
-            "Set another `source.server_id` in the pipeline file.",
+            "Stop that client, or give the pipeline another `source.server_id` (`cutline pipeline patch`).",
         ),
         (
             Code.PROTOCOL,

@@ -11,6 +11,7 @@
 | `NoTable`, a NextGeneration | waits for a table of that name: the table was dropped, which is no fault |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
 | `TableLocked`, an Unavailable | puts its work on this table back, and goes on with others |
+| `DiskFull`, an Unavailable | does the same; a person must free space |
 | `NoRoom`, an Unavailable | frees Redis of its own data that it no longer needs |
 | `ServerIdTaken`, an Unavailable | takes another server id, unless the pipeline file sets one |
 
@@ -20,6 +21,7 @@ A library's error becomes one of these where Cutline calls the library (`raise .
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from enum import StrEnum
@@ -130,6 +132,18 @@ class TableLocked(Unavailable):
         """Take the cause and the table that it concerns."""
         super().__init__(cause)
         self.table = table
+
+
+class DiskFull(Unavailable):
+    """A disk has no space left: that of the store, or of temporary files."""
+
+    code = Code.DISK_FULL
+    remedy: ClassVar[str] = "free space on it, or enlarge it"
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a disk has no space left, or Cutline's quota on it is used up."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class NoRoom(Unavailable):

@@ -7,7 +7,8 @@ Whoever reads
 - takes the default where something is missing, or has another form than the field,
 - leaves out an entry of a list or a mapping that lacks a field without a default, or whose key has another form.
 
-A dataclass is an object by the names of its fields; a NamedTuple is an array, for what a status has many of.
+A dataclass is an object by the names of its fields; a NamedTuple is an array, for what a status has many of, whose last
+values may be missing.
 """
 
 from __future__ import annotations
@@ -121,10 +122,10 @@ def _has_default(field: Field[Any]) -> bool:
 
 def _array(kind: type) -> _Reader:
     readers = [_reader(hint) for hint in get_type_hints(kind).values()]
-    width = len(readers)
+    least = len(readers) - len(cast(Any, kind)._field_defaults)
 
     def convert(body: Any) -> Any:
-        if type(body) is not list or len(body) < width:
+        if type(body) is not list or len(body) < least:
             _refuse(body)
         return kind(*[reader(each) for reader, each in zip(readers, body)])  # noqa: B905
 

@@ -12,5 +12,14 @@ class Limits:
     rows_per_second: float | None = None
     bytes_per_second: float | None = None
 
+    def __str__(self) -> str:
+        given = ((self.rows_per_second, "rows/s"), (self.bytes_per_second, "bytes/s"))
+        return " and ".join(f"{most:,.0f} {unit}" for most, unit in given if most is not None) or "any speed"
+
+    def shared(self, readers: int) -> Limits:
+        """Each one's share, where so many readers keep them together."""
+        rows, size = self.rows_per_second, self.bytes_per_second
+        return Limits(rows_per_second=rows and rows / readers, bytes_per_second=size and size / readers)
+
 
 UNLIMITED = Limits()

@@ -19,12 +19,14 @@ from types import MappingProxyType
 from typing import Any
 
 from cutline.common.config.environment import Environment
+from cutline.common.errors import redacted
 
 FIELDS = ("pipeline", "epoch", "checkpoint", "table", "cause")
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _QUIET = ("py4j", "httpx", "httpcore")
 """Libraries that log each request: warnings only."""
 _LOGIN = re.compile(r"(?<=://)[^\s/@]*:[^\s/@]*(?=@)")
+_log = logging.getLogger("cutline.logs")
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default=MappingProxyType({}))
 _process: dict[str, str] = {}
 
@@ -43,6 +45,18 @@ def configure(environment: Environment) -> None:
 def note_service(incarnation: str) -> None:
     """Name this process in its log."""
     _process["service"] = incarnation
+
+
+def say_started(role: str, incarnation: str, environment: Environment) -> None:
+    """Log which service this is, and with which store and Redis it works; without what is secret in their addresses."""
+    from importlib import metadata  # it takes long, and the command line needs it not
+
+    try:
+        version = metadata.version("cutline")
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        version = "of a checkout"
+    store, redis = (None if url is None else redacted(url) for url in (environment.store_url, environment.redis_url))
+    _log.info("%s starts as %s: Cutline %s, store %s, Redis %s", incarnation, role, version, store, redis or "none")
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class FilePosition:
                 Cause(
                     Code.OTHER_SERVER,
                     f"{self.file} and {other.file} don't compare: the base name of the binlog (log_bin) changed",
-                    "restore it, or read the tables again from a new snapshot",
+                    "restore it, or read the tables again",
                 )
             )
         return (number, self.offset) < (other_number, other.offset)
@@ -160,7 +160,7 @@ class Position:
                     Code.OTHER_SERVER,
                     f"The source changed from server {other.server} to {self.server} and their positions have no GTIDs"
                     " to compare by",
-                    "start the tables again from a new snapshot",
+                    "read the tables again",
                 )
             )
         if mine == theirs:
@@ -174,7 +174,7 @@ class Position:
                 Code.OTHER_SERVER,
                 f"The histories of servers {other.server} and {self.server} have parted: neither of {theirs} and {mine}"
                 " contains the other",
-                "point the pipeline at the right server, or start the tables again",
+                "point the pipeline at the right server and start it, or read the tables again",
             )
         )
 

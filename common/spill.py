@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from cutline.common.errors import Unavailable
+from cutline.common.errors import DiskFull, Unavailable, is_full
 
 
 class Spill:
@@ -54,7 +54,7 @@ def _room() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(
+        raise (DiskFull if is_full(error) else Unavailable)(
             f"rows that are too many for memory can't be written to the folder for temporary files: {error}",
             "free some space, or set TMPDIR to another folder",
         ) from error

@@ -17,6 +17,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.redis import connect
+from cutline.common.status.pipeline_status import SPARK_WRITER
 from cutline.common.store.lives import Key
 from cutline.common.store.store import Store
 from cutline.spark_writer import production, session
@@ -40,10 +41,12 @@ async def run(environment: Environment) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if environment.redis_url is None:
+        logs.say_started(SPARK_WRITER, SPARK_WRITER, environment)
         await serving.call(work, None)
         return
     redis = connect(environment.redis_url, timeout_seconds=REDIS_SECONDS)
     replica = Replica(redis, stop)
+    logs.say_started(SPARK_WRITER, replica.incarnation, environment)
     leading = asyncio.create_task(replica.run())
     leading.add_done_callback(lambda _: stop.set())
     try:

@@ -248,7 +248,8 @@ class Incarnation:
                 progress.work.pop(table_id, None)
                 if work is not None:
                     progress.work[table_id] = work
-        quarantine(progress, self._store.name, table_id, generation=generation, error=error, applied=applied)
+        name, now = self._store.name, self._clock.time()
+        quarantine(progress, name, table_id, generation=generation, error=error, applied=applied, now=now)
         if again and isinstance(error, TableFault) and error.lost:
             read_again(progress, self.sink, table_id)
 

@@ -18,7 +18,7 @@ from cutline.common import logs
 from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.commands.kinds import ReadTableAgain
-from cutline.common.errors import ConfigError, CutlineError, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, DiskFull, Unavailable, is_full
 from cutline.common.mesh.presence import RequestKind
 from cutline.common.status.pipeline_status import Failure, Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK as SPARK_TAKES
@@ -26,7 +26,7 @@ from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.java_errors import first_line, says_full
 from cutline.spark_writer.lead import Everything, Lead
 from cutline.spark_writer.ports import Flag, Ports, Running
 
@@ -104,6 +104,7 @@ class Driver:
         self._requests_at = float("-inf")
         self._answers: dict[int, str | None] = {}  # commands carried out, by number -> why not
         self._asked: dict[tuple[str, int], tuple[int, float, float]] = {}  # -> command, when to ask again, next pause
+        self._failing_since: float | None = None  # the first start ended then of those that have failed in a row
 
     def run(self) -> None:
         """Serve until the lead ends. Errors go to the status and the log, and the next incarnation starts after a
@@ -132,7 +133,7 @@ class Driver:
                 while self._goes_on(incarnation):
                     goes_on = self._step(incarnation, version)
                     if incarnation.progress.published is not published_at_start:
-                        failures = 0
+                        failures, self._failing_since = 0, None
                     if not goes_on:
                         break
             except Exception as error:
@@ -237,7 +238,7 @@ class Driver:
             newest = self._store.commands.orders().definition
             version = newest if self._store.definition(newest) is not None else 1
             dropped = self._ports.engine.purge(self._store, version)
-            logger.warning("pipeline %s is deleted: dropped its %d lake tables", self._store.name, dropped)
+            logger.info("pipeline %s is deleted: dropped its %d lake tables", self._store.name, dropped)
             if self._store.purges():
                 self._store.put_purged()
         return True
@@ -273,7 +274,17 @@ class Driver:
             compaction=upkeep.compaction(),
         )
 
+    def _is_over(self) -> bool:
+        """Whether the pipeline is being deleted, or is gone: an error of a start is then no fault."""
+        try:
+            return self._store.deleting() or self._store.has_ended()
+        except CutlineError:
+            return False
+
     def _report_failure(self, error: Exception, pause: float, incarnation: Incarnation | None) -> None:
+        if self._is_over():
+            logger.info("pipeline %s: this start ends, as the pipeline is deleted: %s", self._store.name, error)
+            return
         if isinstance(error, Unavailable):
             logger.warning("pipeline %s: %s; starting again in %g s", self._store.name, error, pause)
         elif isinstance(error, CutlineError):
@@ -281,14 +292,23 @@ class Driver:
         else:
             logger.exception("pipeline %s: unexpected error; starting again in %g s", self._store.name, pause)
         known = self._progress(incarnation) if incarnation is not None else self._lead.status
-        cause = error.cause if isinstance(error, CutlineError) else Cause(Code.UNEXPECTED, str(error))
-        failure = Failure(cause=cause, kind=type(error).__name__, again_seconds=pause)
-        self._lead.report(replace(known, at=self._clock.time(), failure=failure))
+        cause = _cause_of(error)
+        now, before = self._clock.time(), self._lead.status.failure
+        if self._failing_since is None:  # the leader before may have said that its starts fail
+            self._failing_since = now if before is None or before.since is None else before.since
+        failure = Failure(cause=cause, kind=type(error).__name__, again_seconds=pause, since=self._failing_since)
+        self._lead.report(replace(known, at=now, failure=failure))
+
+
+def _cause_of(error: Exception) -> Cause:
+    if says_full(error) or (isinstance(error, OSError) and is_full(error)):
+        return Cause(DiskFull.code, f"a disk that the Spark writer needs is full: {first_line(error)}", DiskFull.remedy)
+    return error.cause if isinstance(error, CutlineError) else Cause(Code.UNEXPECTED, str(error))
 
 
 def _quarantined(incarnation: Incarnation) -> dict[str, Held]:
     found = {
-        table_id: Held(cause=held.cause, generation=held.generation)
+        table_id: Held(cause=held.cause, generation=held.generation, since=held.since)
         for table_id, held in incarnation.progress.quarantined.items()
     }
     for table_id, commits in incarnation.foreign.items():

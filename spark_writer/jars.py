@@ -79,6 +79,14 @@ def folder() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else cache_folder() / "jars"
 
 
+def spark_home() -> Path:
+    """Return the folder of the package pyspark, which holds Spark's own jars and programs."""
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
 def all_extras() -> tuple[str, ...]:
     """Return the names of the extras, sorted."""
     return tuple(sorted({jar.extra for jar in wanted() if jar.extra is not None}))
@@ -104,18 +112,19 @@ def describe_missing(target: Path, jars: Collection[Jar]) -> Cause:
     )
 
 
-def class_path(target: Path) -> list[str]:
-    """Return the paths of the jars, and of the user's own in that folder; ConfigError if one of ours is missing.
+def class_path(target: Path) -> tuple[list[str], list[str]]:
+    """Return the paths of the jars that every pipeline needs, the user's own in that folder with them, and of those
+    with an `extra` that are there; ConfigError if one of the first is missing.
 
-    Those with an `extra` are among them if they are there. Other versions of our own jars, left by another version of
-    Cutline, are skipped.
+    Other versions of our own jars, left by another version of Cutline, are skipped.
     """
     if found := missing(target):
         raise ConfigError(describe_missing(target, found))
     ours = tuple(jar.coordinates.split(":")[1] + "-" for jar in wanted())
     users = [path for path in sorted(target.glob("*.jar")) if not path.name.startswith(ours)]
-    present = (jar for jar in wanted() if jar.extra is None or jar.is_in(target))
-    return [*(str(target / jar.file) for jar in present), *map(str, users)]
+    extras = [jar for jar in wanted() if jar.extra is not None and jar.is_in(target)]
+    always = [*(target / jar.file for jar in wanted_with()), *users]
+    return list(map(str, always)), [str(target / jar.file) for jar in extras]
 
 
 def fetch(
@@ -135,36 +144,44 @@ def fetch(
     if not missing(target, extras):
         return ()
     java = programs.java()
-    with _writable(target):
-        target.mkdir(parents=True, exist_ok=True)
-        with (target / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (lacking := missing(target, extras)):  # another process fetched them meanwhile
-                return ()
-            for leftover in target.glob(".fetch-*"):
-                shutil.rmtree(leftover, ignore_errors=True)
-            needed = 2 * sum(jar.size_bytes for jar in lacking) + _SPARE_BYTES
-            if shutil.disk_usage(target).free < needed:
-                raise ConfigError(_full(target, needed))
-            with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target) as fresh:
-                _resolve(lacking, Path(fresh), java.path.parents[1], settings or {}, progress, needed)
-                for jar in lacking:
-                    (Path(fresh) / "jars" / _ivy_name(jar)).replace(Path(fresh) / jar.file)
-                    if not jar.is_in(Path(fresh)):
-                        raise Unavailable(
-                            f"{jar.coordinates} was fetched but is not the file that Cutline was tested with (SHA-256"
-                            f" {jar.sha256})",
-                            "try again, or name another repository",
-                        )
-                for jar in lacking:
-                    (Path(fresh) / jar.file).replace(target / jar.file)
+    with locked(target):
+        if not (lacking := missing(target, extras)):  # another process fetched them meanwhile
+            return ()
+        needed = 2 * sum(jar.size_bytes for jar in lacking) + _SPARE_BYTES
+        if shutil.disk_usage(target).free < needed:
+            raise ConfigError(_full(target, needed))
+        with unfinished(target) as fresh:
+            _resolve(lacking, fresh, java.path.parents[1], settings or {}, progress, needed)
+            for jar in lacking:
+                (fresh / "jars" / _ivy_name(jar)).replace(fresh / jar.file)
+                if not jar.is_in(fresh):
+                    raise Unavailable(
+                        f"{jar.coordinates} was fetched but is not the file that Cutline was tested with (SHA-256"
+                        f" {jar.sha256})",
+                        "try again, or name another repository",
+                    )
+            for jar in lacking:
+                (fresh / jar.file).replace(target / jar.file)
     return lacking
 
 
 @contextmanager
-def _writable(target: Path) -> Iterator[None]:
+def unfinished(target: Path) -> Iterator[Path]:
+    """A folder in `target` for what is not whole yet; the next `locked` removes one that a killed process left."""
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Be the one process that adds to the folder, which is made if needed; ConfigError if it can't be written."""
     try:
-        yield
+        target.mkdir(parents=True, exist_ok=True)
+        with (target / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for leftover in target.glob(".fetch-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            yield
     except OSError as error:
         raise ConfigError(
             f"the folder {target} can't be written ({error.strerror})",
@@ -181,17 +198,14 @@ def _resolve(
     needed: int,
 ) -> None:
     """Let Spark's resolver fill fresh/jars."""
-    spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    spark_home = Path(spec.origin).parent
+    home = spark_home()
     chosen = {key: value for key, value in settings.items() if key in RESOLVER_SETTINGS}
     chosen |= {"spark.jars.ivy": str(fresh), "spark.jars.packages": ",".join(jar.coordinates for jar in lacking)}
     # spark-submit resolves before it runs a class: here Ivy's main class, which only prints its version.
-    command = [str(spark_home / "bin" / "spark-submit"), "--class", "org.apache.ivy.Main"]
+    command = [str(home / "bin" / "spark-submit"), "--class", "org.apache.ivy.Main"]
     command += [word for key, value in chosen.items() for word in ("--conf", f"{key}={value}")]
     environment = os.environ | {
-        "JAVA_HOME": str(java_home), "SPARK_HOME": str(spark_home), "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": str(java_home), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1",
     }  # fmt: skip
     log = fresh / "log"
     total = sum(jar.size_bytes for jar in lacking)

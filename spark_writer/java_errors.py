@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error; for a Java exception, the first line of its text."""
     java = getattr(error, "java_exception", None)
     text = str(java.toString() if java is not None else error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def says_full(error: BaseException) -> bool:
+    """Whether Java says in an error, or in what it was raised from, that a disk is full."""
+    return any(_FULL.search(str(each)) for each in (error, error.__cause__) if hasattr(each, "java_exception"))

@@ -95,6 +95,11 @@ class Replica:
         self._error: Exception | None = None  # of this look
         self._logged: type[Exception] | None = None
 
+    @property
+    def incarnation(self) -> str:
+        """The name of this process among the services."""
+        return self._service.incarnation
+
     def leads(self, pipelines: Collection[Key]) -> Mapping[Key, Lead]:
         """Return the pipelines that this process leads; `pipelines` are those of the store. Spark must run by now.
 

@@ -13,19 +13,21 @@ from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks.contract import Sink, TableFault
 
 logger = logging.getLogger("cutline.spark_writer")
-_REPAIR = "mend the lake table (or drop it, and it is read again) and retry it"
+_REPAIR = "repair the lake table (or drop it, and it is read again), then retry it"
 
 
 def quarantine(
-    progress: Progress, pipeline: str, table_id: str, *, generation: int, error: Exception, applied: int | None
-) -> None:
+    progress: Progress, pipeline: str, table_id: str, *, generation: int, error: Exception, applied: int | None,
+    now: float,
+) -> None:  # fmt: skip
     """Leave a table out of later batches because of `error`; `applied` is the last checkpoint that its work holds."""
     if isinstance(error, TableFault) and error.lost:
         progress.work.pop(table_id, None)
         applied = None
     cause = _cause(error)
     known = progress.quarantined.get(table_id)
-    progress.quarantined[table_id] = Quarantine(cause=cause, generation=generation, applied=applied)
+    since = known.since if known is not None and known.generation == generation else now
+    progress.quarantined[table_id] = Quarantine(cause=cause, generation=generation, applied=applied, since=since)
     if known is None or known.cause != cause:
         logger.error(
             "pipeline %s: %s is quarantined: %s",

@@ -7,6 +7,7 @@ Java (common/programs.py).
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -23,11 +24,13 @@ from pyspark.sql import SparkSession
 from cutline.common import programs
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.spark_writer import jars
+from cutline.spark_writer import classes, jars
 from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks.iceberg import catalogue
 from cutline.spark_writer.sinks.iceberg.naming import CATALOG
+
+logger = logging.getLogger("cutline.spark_writer")
 
 STOP_SECONDS = 10.0
 _FILES = Path(__file__).with_name("LocalFiles.java")
@@ -55,9 +58,7 @@ _LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
 }
 """For one machine; elsewhere Spark finds its addresses, and sizes its shuffles, by itself."""
-_JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:MaxMetaspaceSize=512m -Duser.timezone=UTC"
-"""Of the two compilers only the first, quick one: this JVM plans and commits, little code of it becomes hot, and the
-second one took more CPU than it saved (docs/measured.md)."""
+_JAVA_OPTIONS = f"{classes.JAVA_OPTIONS} -XX:MaxMetaspaceSize=512m -Duser.timezone=UTC"
 
 
 def start(settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -65,9 +66,6 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
 
     Raises ConfigError if the jars or a supported Java are missing, Unavailable if Spark doesn't start.
     """
-    if SparkContext._active_spark_context is None:
-        os.environ["JAVA_HOME"] = str(programs.java().path.parents[1])
-    own_jars = jars.class_path(jars.folder())
     chosen = {**_SETTINGS, **(settings or {})}
     local = chosen["spark.master"].startswith("local")
     if local:
@@ -75,15 +73,24 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     elif chosen["spark.master"].startswith("k8s://") and "KUBERNETES_SERVICE_HOST" in os.environ:
         chosen = {**_of_this_pod(), **chosen}
+    folder = jars.folder()
+    first, extras = classes.class_path(folder, chosen.get("spark.driver.extraClassPath"))
     # Java ignores TMPDIR.
-    java = f'-Dlog4j2.configurationFile={_LOGGING.as_uri()} "-Djava.io.tmpdir={tempfile.gettempdir()}" {_JAVA_OPTIONS}'
-    chosen["spark.driver.extraJavaOptions"] = f"{java} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
+    own = f'-Dlog4j2.configurationFile={_LOGGING.as_uri()} "-Djava.io.tmpdir={tempfile.gettempdir()}" {_JAVA_OPTIONS}'
+    if SparkContext._active_spark_context is None:
+        java = programs.java()
+        os.environ["JAVA_HOME"] = str(java.path.parents[1])
+        if (archive := classes.archive(folder, java, first)).exists():
+            own = f"{own} {classes.options(archive)}"
+        elif classes.possible(java):
+            logger.info("Spark starts without an archive of its classes; `cutline setup` makes one, for half the time")
+    chosen["spark.driver.extraJavaOptions"] = f"{own} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     # On the class path of this process: `spark.jars` would copy 60 MB at each start, and hide them from Class.forName.
-    before = chosen.get("spark.driver.extraClassPath")
-    chosen["spark.driver.extraClassPath"] = ":".join([*own_jars, *([before] if before else [])])
+    chosen["spark.driver.extraClassPath"] = ":".join([*first, *extras])
     if not local:
         before = chosen.get("spark.jars")
-        chosen["spark.jars"] = ",".join([*own_jars, *([before] if before else [])])
+        ours = [jar for jar in (*first, *extras) if Path(jar).parent == folder]  # executors have Spark's own
+        chosen["spark.jars"] = ",".join([*ours, *([before] if before else [])])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks import Cutline
     builder: Any = SparkSession.builder
     for key, value in chosen.items():

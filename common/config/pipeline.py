@@ -412,14 +412,15 @@ def _not_yaml(place: str, problem: object) -> Cause:
 
 def _absolute(config: PipelineConfig, folder: Path) -> PipelineConfig:
     """Make the file's relative paths absolute, so that they are the same in every process."""
-    warehouse = config.sink.warehouse
-    if warehouse.startswith("file://"):
-        warehouse = warehouse.removeprefix("file://")
-    if "://" not in warehouse:
-        warehouse = os.path.normpath(folder / Path(warehouse).expanduser())
     return config.model_copy(
         update={
-            "sink": config.sink.model_copy(update={"warehouse": warehouse}),
+            "sink": config.sink.model_copy(update={"warehouse": absolute_warehouse(config.sink.warehouse, folder)}),
             "source": config.source.absolute(folder),
         }
     )
+
+
+def absolute_warehouse(warehouse: str, folder: Path) -> str:
+    """The warehouse of a pipeline file in `folder`: a URL as it is, a relative folder made absolute."""
+    warehouse = warehouse.removeprefix("file://")
+    return warehouse if "://" in warehouse else os.path.normpath(folder / Path(warehouse).expanduser())

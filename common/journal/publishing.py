@@ -11,6 +11,7 @@ use it; change both together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from cutline.common.errors import ProtocolError
@@ -45,11 +46,11 @@ def publication(
         if at_cut.show and held is None:
             if done is None or done.generation != at_cut.generation:
                 raise ProtocolError(f"table {table} is live in checkpoint {n} but its generation was never applied")
-            main = Main(content=done.content)
+            main = Main(content=done.content, rows=done.rows)
         elif previous is None or before is None or before.main is None:
             main = None
         else:
-            main = Main(content=before.main.content, position=previous.position_of(table))
+            main = replace(before.main, position=previous.position_of(table))
         state, generation = (at_cut.phase, at_cut.generation) if held is None else ("quarantined", held.generation)
         now = PublishedTable(state=state, generation=generation, main=main, work=done, held=held)
         tables[table] = now if before is None or now != before else before

@@ -33,6 +33,7 @@ from cutline.common import logs, threads
 from cutline.common.causes import Cause, Code
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable, lost
+from cutline.common.mesh.channels import ChannelLost, LeaderLost
 from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, together
 from cutline.common.mesh.ports import Ports
@@ -46,6 +47,8 @@ from cutline.common.store.store import PipelineStore, Store
 
 LEAVE_SECONDS = 8.0
 END_SECONDS = 12.0
+OVER_SECONDS = 5.0
+"""How long the store may take to say whether an epoch whose channels are gone has ended by order."""
 log = logging.getLogger("cutline.host")
 
 Join = Callable[[PipelineStore, EpochEntry, int], Coroutine[Any, Any, None]]
@@ -74,6 +77,7 @@ class Host:
         redis = connect(environment.need_redis_url())
         host = cls(role, Store(environment.need_store_url()), ports(redis))
         logs.note_service(host.incarnation)
+        logs.say_started(role, host.incarnation, environment)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, host._end)
         return host
@@ -179,11 +183,33 @@ class Host:
         except asyncio.CancelledError:
             raise
         except Exception as error:
+            if isinstance(error, ChannelLost | LeaderLost) and await self._is_over(key, epoch):
+                log.info("%s leaves epoch %d of %s, which is over", self.incarnation, epoch, pipeline)
+                return
             if not isinstance(error, CutlineError):
                 log.exception("%s failed in epoch %d of %s", self.incarnation, epoch, pipeline)
             else:
                 log.warning("%s leaves epoch %d of %s: %s", self.incarnation, epoch, pipeline, error)
             self.failed[key] = gave_up(epoch, error)
+
+    async def _is_over(self, key: Key, epoch: int) -> bool:
+        """Whether an epoch whose channels are gone has ended by order, which is no fault: its pipeline is deleted or
+        stands still, or another epoch has followed. False where the store does not say so in time."""
+
+        def look() -> bool:
+            life = self.store.life(key)
+            if life is None:
+                return True
+            store = self.store.open(life)
+            if store.deleting() or store.commands.orders().mode != "running":
+                return True
+            last = store.entry(store.last_slot())
+            return last is not None and last.epoch > epoch
+
+        with suppress(TimeoutError, CutlineError):
+            async with asyncio.timeout(OVER_SECONDS):
+                return await self.ports.pools.store.call(look)
+        return False
 
 
 def gave_up(epoch: int, error: Exception) -> GaveUp:

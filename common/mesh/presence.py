@@ -27,10 +27,17 @@ from cutline.common.errors import Loss, ProtocolError
 from cutline.common.form import read_each, text
 from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
-from cutline.common.status.pipeline_status import SPARK_WRITER, MemberStatus, PartStatus, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import (
+    SPARK_WRITER,
+    MemberStatus,
+    PartStatus,
+    PipelineStatus,
+    TableStatus,
+    part,
+)
 from cutline.common.store.lives import LIFE, Key
 
-WIRE = 5
+WIRE = 6
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
 
 Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way
@@ -120,6 +127,7 @@ class Registry:
         self._announced: dict[str, str] = {}  # incarnation -> its note in Redis (JSON)
         # Of each pipeline the tables as last read: all in JSON, and by name parsed and typed.
         self._tables: dict[Key, tuple[bytes | str, dict[str, tuple[object, TableStatus]]]] = {}
+        self._parts: dict[Key, dict[str, tuple[bytes | str, PartStatus | None]]] = {}  # the other parts, as last read
 
     async def announce_presence(self, service: Service) -> bool:
         """Announce that `service` is alive, for the next 5 s; call it each second. False if Redis no longer had the
@@ -207,11 +215,11 @@ class Registry:
             await self._redis.eval(_PUT_WHILE_IN_EPOCH, 2, *arguments)
 
     async def status(self, pipeline: Key) -> PipelineStatus:
-        """Return the last status of each part of a pipeline. A table that is unchanged since the last call is the same
-        object: they may be many."""
+        """Return the last status of each part of a pipeline. A part, or a table, that is unchanged since the last call
+        is the same object: tables, and what members count of them, may be many."""
         key = _status(pipeline)
         async with answered(f"read the status of pipeline {pipeline}"):
-            found = {_text(part): body for part, body in (await self._redis.hgetall(key)).items()}
+            found = {_text(name): body for name, body in (await self._redis.hgetall(key)).items()}
         given = found.pop(_TABLES, b"{}")
         body, tables = self._tables.get(pipeline, (b"{}", {}))
         if given != body:
@@ -219,8 +227,16 @@ class Registry:
             read = read_each(TableStatus, parsed, tables)
             tables = {name: (parsed[name], table) for name, table in read.items()}
             self._tables[pipeline] = given, tables
-        parts = {part: _parsed(body, key) for part, body in found.items()}
-        return PipelineStatus.put_together(parts, {name: table for name, (_, table) in tables.items()})
+        known = self._parts.get(pipeline, {})
+        parts = self._parts[pipeline] = {
+            name: known[name] if name in known and known[name][0] == body else (body, part(name, _parsed(body, key)))
+            for name, body in found.items()
+        }
+        if not found:  # nobody serves it, or it is deleted
+            del self._parts[pipeline]
+            self._tables.pop(pipeline, None)
+        typed = {name: table for name, (_, table) in tables.items()}
+        return PipelineStatus.of_parts({name: read for name, (_, read) in parts.items()}, typed)
 
     async def put_splits(self, pipeline: Key, changed: Mapping[str, str | None]) -> None:
         """Replace the split grids (JSON) of these tables; None removes a table's."""
@@ -296,6 +312,7 @@ class Registry:
         """Remove all notes about a deleted pipeline."""
         async with answered(f"forget pipeline {pipeline}"), self._redis.pipeline(transaction=False) as pipe:
             self._tables.pop(pipeline, None)
+            self._parts.pop(pipeline, None)
             pipe.hdel(_EPOCHS, pipeline)
             pipe.delete(_status(pipeline), f"cutline:splits:{pipeline}")
             pipe.delete(_requests(pipeline, LEADER), _requests(pipeline, SPARK_WRITER))

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from cutline.common.causes import Cause
+from cutline.common.causes import Cause, joined
 from cutline.common.commands.kinds import Mode
 from cutline.common.errors import ConfigError
 from cutline.common.form import read
 from cutline.common.limits import Limits
 from cutline.common.measures import Counted, Histogram
 from cutline.common.phases import DROPPED, QUARANTINED, Phase
-from cutline.common.waits import Wait
+from cutline.common.waits import Party, Wait
 
 ENUMERATOR, SPARK_WRITER = "enumerator", "spark_writer"
 
@@ -106,18 +106,21 @@ class BinlogStatus:
 class EnumeratorStatus(MemberStatus):
     """The part of the enumerator that leads the pipeline, `leader` (an incarnation).
 
-    `state` is its state (enumerator/leader.py), `definition` the version in force. `halted`: why the leader waits for a
-    person. `ended`: the kept checkpoint at the pipeline's stop. `failures` in a row, and when the next try comes
-    (`retry_at`), while it rests. `source_time`: of the last transaction that was read, `rates`: rows a second of tables
-    that are being read, by name.
+    `state` is its state (enumerator/leader.py), `definition` the version in force. `mode_since`: when a command's
+    outcome made the mode (None: none did). `halted`: why the leader waits for a person, `halted_since`: when the epochs
+    began to fail, also under leaders before. `ended`: the kept checkpoint at the pipeline's stop. `failures` in a row,
+    and when the next try comes (`retry_at`), while it rests. `source_time`: of the last transaction that was read,
+    `rates`: rows a second of tables that are being read, by name.
     """
 
     leader: str | None = None
     state: str = ""
     mode: Mode = "running"
+    mode_since: float | None = None
     definition: int | None = None
     commands: CommandsStatus = CommandsStatus()
     halted: Cause | None = None
+    halted_since: float | None = None
     ended: int | None = None
     checkpoint: CheckpointStatus = CheckpointStatus()
     failures: int = 0
@@ -131,9 +134,13 @@ class EnumeratorStatus(MemberStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """A captured table. What is None is unknown: nobody leads, and this is from the newest checkpoint."""
+    """A captured table. What is None is unknown: nobody leads, and this is from the newest checkpoint.
+
+    `since`: when it entered its phase.
+    """
 
     phase: Phase
+    since: float | None = None
     generation: int = 1
     rows_done: int | None = None
     rows_estimate: int | None = None
@@ -163,11 +170,12 @@ class WriterStatus(MemberStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A table that the Spark writer has quarantined in this generation. If that is for commits of others: the newest of
-    them (`seen`), what a person may choose, and what was chosen."""
+    """A table that the Spark writer has quarantined in this generation, `since` then. If that is for commits of others:
+    the newest of them (`seen`), what a person may choose, and what was chosen."""
 
     cause: Cause
     generation: int
+    since: float | None = None
     seen: str | None = None
     choices: tuple[str, ...] = ()
     chosen: str | None = None
@@ -188,10 +196,11 @@ class Apply:
 
 
 class Files(NamedTuple):
-    """The data files of a lake table and their bytes."""
+    """The data files of a lake table, their bytes, and the rows that it has now (None: unknown)."""
 
     files: int
     size: int
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,11 +213,15 @@ class CompactionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a start of the Spark writer ended: the cause and the error's class, and after how long the next begins."""
+    """Why a start of the Spark writer ended: the cause and the error's class, and after how long the next begins.
+
+    `since`: when the first of the starts ended that have failed in a row, without a publication between them.
+    """
 
     cause: Cause
     kind: str
     again_seconds: float
+    since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +261,18 @@ class PipelineStatus:
 
     @classmethod
     def put_together(cls, parts: Mapping[str, Any], tables: Mapping[str, TableStatus]) -> PipelineStatus:
-        """Make it of what Redis has: parts as parsed JSON, by name, and the enumerator's tables. A part of a service
-        that this version does not know is left out."""
-        spark = read(SparkWriterStatus, parts.get(SPARK_WRITER))
+        """Make it of what Redis has: parts as parsed JSON, by name, and the enumerator's tables."""
+        return cls.of_parts({name: part(name, body) for name, body in parts.items()}, tables)
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, PartStatus | None], tables: Mapping[str, TableStatus]) -> PipelineStatus:
+        """Make it of its parts by name, as `part` gives them, and of the enumerator's tables."""
+        enumerator, spark = parts.get(ENUMERATOR), parts.get(SPARK_WRITER)
+        spark = spark if isinstance(spark, SparkWriterStatus) else SparkWriterStatus()
         return cls(
-            enumerator=read(EnumeratorStatus, parts.get(ENUMERATOR)),
-            readers=_members(ReaderStatus, "reader", parts),
-            writers=_members(WriterStatus, "writer", parts),
+            enumerator=enumerator if isinstance(enumerator, EnumeratorStatus) else EnumeratorStatus(),
+            readers={name: found for name, found in sorted(parts.items()) if isinstance(found, ReaderStatus)},
+            writers={name: found for name, found in sorted(parts.items()) if isinstance(found, WriterStatus)},
             spark_writer=spark,
             tables=_captured(tables, spark.quarantined),
         )
@@ -272,6 +290,17 @@ class PipelineStatus:
         """The parts of the members of the epoch in progress, by name; {} without one."""
         epoch = self.enumerator.epoch
         return {name: part for name, part in self.members().items() if epoch and part.epoch == epoch}
+
+    def obstacle(self) -> Wait | None:
+        """What holds the pipeline up. While an epoch is open a member knows it better: the leader sees that a
+        checkpoint is late, and its reader what it waits for. Where that is the checkpoint, both are named."""
+        leader, members = self.enumerator, (*self.readers.values(), *self.writers.values())
+        parts = (*members, leader) if leader.state == "leading" else (leader, *members)
+        first = next((part.waiting_for for part in parts if part.waiting_for is not None), None)
+        late = leader.waiting_for
+        if first is None or first is late or late is None or first.party != Party.CHECKPOINT:
+            return first
+        return replace(first, cause=joined(each for each in (first.cause, late.as_cause) if each is not None))
 
     def choice(self, table: str, choice: str, *, seen: str | None = None) -> str:
         """Return the newest commit of others to a lake table that a person's choice is about. ConfigError
@@ -294,8 +323,16 @@ class PipelineStatus:
         return held.seen
 
 
-def _members(kind: type[Any], role: str, parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: read(kind, parts[name]) for name in sorted(parts) if name.rpartition("-")[0] == role}
+_PARTS: Mapping[str, type[PartStatus]] = {
+    ENUMERATOR: EnumeratorStatus, SPARK_WRITER: SparkWriterStatus, "reader": ReaderStatus, "writer": WriterStatus,
+}  # fmt: skip
+"""By name, or by the role in a member's name."""
+
+
+def part(name: str, body: Any) -> PartStatus | None:
+    """Return a part of what Redis has of it, as parsed JSON; None of a service that this version does not know."""
+    kind = _PARTS.get(name if name in (ENUMERATOR, SPARK_WRITER) else name.rpartition("-")[0])
+    return None if kind is None else read(kind, body)
 
 
 def _captured(tables: Mapping[str, TableStatus], quarantined: Mapping[str, Held]) -> Mapping[str, TableStatus]:
@@ -303,5 +340,5 @@ def _captured(tables: Mapping[str, TableStatus], quarantined: Mapping[str, Held]
     for name, held in quarantined.items():
         table = found.get(name)
         if table is not None and table.generation == held.generation and table.phase != DROPPED:
-            found[name] = replace(table, phase=QUARANTINED, cause=held.cause)
+            found[name] = replace(table, phase=QUARANTINED, cause=held.cause, since=held.since)
     return found

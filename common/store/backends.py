@@ -13,7 +13,15 @@ from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
 import fsspec
 
-from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable, redacted
+from cutline.common.errors import (
+    ConfigError,
+    CutlineError,
+    DiskFull,
+    ProtocolError,
+    Unavailable,
+    is_full,
+    redacted,
+)
 
 _OBJECTS = {
     "memory": {},
@@ -35,7 +43,8 @@ _answered_at = float("-inf")
 class Backend(Protocol):
     """Files or objects, as the store uses them. Paths are relative to the store's root.
 
-    Every method raises ConfigError where Cutline lacks a right, Unavailable where the disk or the object store fails.
+    Every method raises ConfigError where Cutline lacks a right, Unavailable where the disk or the object store fails,
+    DiskFull, which is one, where it has no space left.
     """
 
     look_seconds: float
@@ -109,7 +118,7 @@ def answered_at() -> float:
 
 @contextmanager
 def store_errors(location: str) -> Iterator[None]:
-    """Turn an OSError inside into ConfigError (no right, read-only) or Unavailable, with the location."""
+    """Turn an OSError inside into ConfigError (no right, read-only), DiskFull or Unavailable, with the location."""
     global _answered_at
     try:
         yield
@@ -120,6 +129,8 @@ def store_errors(location: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EROFS:
             raise ConfigError(f"{location} is on a read-only file system", "put the store elsewhere") from error
+        if is_full(error):
+            raise DiskFull(f"the disk of the store is full, at {location}", DiskFull.remedy) from error
         raise Unavailable(f"the store does not answer at {location}: {error.strerror or error}") from error
     finally:
         _answered_at = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from cutline.common.commands.kinds import KINDS, Mode, Refusal, Taken, Wish, wish_of
@@ -61,7 +61,7 @@ class Orders:
     goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too. `limits`: rows and bytes a
     second of all readers together, as the last command about them wants (`limits`, or a `define` that changes them);
     None: those of the definition. `anew`: every table is read again in the next epoch, since that was commanded while
-    none was to be opened.
+    none was to be opened. `mode_since`: when a command's outcome made the mode; None: none did, or it is unknown.
     """
 
     mode: Mode = "running"
@@ -71,9 +71,14 @@ class Orders:
     purge: bool = False
     limits: Mapping[str, float | None] | None = None
     anew: bool = False
+    mode_since: float | None = field(default=None, compare=False)
+
+    def after(self, before: Orders, now: float) -> Orders:
+        """These orders, which follow those `before` now: with the time of another mode."""
+        return self if self.mode == before.mode else replace(self, mode_since=now)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict, without absent limits."""
+        """Return a plain dict, without absent values."""
         body: dict[str, Any] = {
             "mode": self.mode,
             "definition": self.definition,
@@ -82,6 +87,8 @@ class Orders:
             "purge": self.purge,
             "anew": self.anew,
         }
+        if self.mode_since is not None:
+            body["mode_since"] = self.mode_since
         return body if self.limits is None else body | {"limits": dict(self.limits)}
 
 

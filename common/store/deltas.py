@@ -7,10 +7,11 @@ most.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, TypeVar
 
 _BASES = 2  # a record is read from one file more
+_BASES_KEPT = 3
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
@@ -78,6 +79,28 @@ class _Base:
         if values is not self._last[0]:
             self._last = values, changes(values, self._values)
         return self._last[1]
+
+
+class Recent(Generic[K, T]):
+    """What a reader of such a sequence keeps: the values of the last few bases, and of the last record that was read,
+    which the next one may be the first to build on. Safe for several threads."""
+
+    def __init__(self) -> None:
+        """Nothing is kept yet."""
+        self._bases: dict[Any, Mapping[K, T]] = {}
+        self._last: dict[Any, Mapping[K, T]] = {}
+
+    def base(self, name: Any, read: Callable[[], Mapping[K, T]]) -> Mapping[K, T]:
+        """Return the values of a base: those that are kept, else those that `read` returns."""
+        if (found := {**self._last, **self._bases}.get(name)) is None:
+            found = read()
+        others = [(other, values) for other, values in self._bases.items() if other != name]
+        self._bases = dict([*others, (name, found)][-_BASES_KEPT:])
+        return found
+
+    def was_read(self, name: Any, values: Mapping[K, T]) -> None:
+        """Note the last record that was read."""
+        self._last = {name: values}
 
 
 def fold(before: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:

@@ -36,8 +36,8 @@ def opened(data: bytes, location: str) -> dict[str, Any]:
         )
     if int(head[1]) < FORMAT:
         raise ConfigError(
-            f"{location} was written by an older Cutline (format {int(head[1])}, this one reads {FORMAT}): use that"
-            " version, or give the pipeline another name and sink to copy the tables again"
+            f"{location} was written by an older Cutline (format {int(head[1])}, this one reads {FORMAT})",
+            "use that version, or give the pipeline another name and sink to copy the tables again",
         )
     raw = data[head.end() : -2]
     if data[-2:] != b"}\n" or _digest(raw) != head[2]:

@@ -9,7 +9,8 @@
 In memory a record has all tables. In the store it has all of them (a *full* record), or only those that changed since
 an earlier record, which it names (`since`): deltas.py chooses which.
 
-Change a field together with `FORMAT`: other versions read it differently.
+Change a field together with `FORMAT`: other versions read it differently. A field that may be absent, as in the records
+of the version before, is read as None then, and left out where it is None.
 """
 
 from __future__ import annotations
@@ -96,6 +97,24 @@ class FileMetrics:
         return cls(columns=columns, offsets=tuple(body["offsets"]))
 
 
+class ChangeCounts(NamedTuple):
+    """How many rows changes have inserted, updated and deleted, as they were staged: an update that gives a row another
+    key is a delete and an insert."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+
+    def plus(self, more: ChangeCounts) -> ChangeCounts:
+        """These and more."""
+        return ChangeCounts(*map(sum, zip(self, more, strict=True)))
+
+
+def _counts(body: Mapping[str, Any]) -> ChangeCounts | None:
+    """The counts of a record; None if it has none."""
+    return None if body.get("counts") is None else ChangeCounts(*body["counts"])
+
+
 def _without_tail(values: tuple[Any, ...]) -> list[Any]:
     last = max(at for at, value in enumerate(values) if value is not None)
     return list(values[: last + 1])
@@ -106,7 +125,8 @@ class StagedFile:
     """A durable Parquet file with rows of one table, of one generation and one schema (its hash).
 
     `kind` is `chunk`, of the split `split` (its id, `#`, the attempt), or `changes`, whose `_seq` run from `seq_min` to
-    `seq_max`; `truncated_at` is the `_seq` of the last TRUNCATE among them. A chunk's file may have `metrics`.
+    `seq_max`; `truncated_at` is the `_seq` of the last TRUNCATE among them, `counts` their number by operation. A
+    chunk's file may have `metrics`.
     """
 
     kind: str
@@ -121,6 +141,7 @@ class StagedFile:
     seq_min: int | None = None
     seq_max: int | None = None
     truncated_at: int | None = None
+    counts: ChangeCounts | None = None
     metrics: FileMetrics | None = None
 
     @property
@@ -140,7 +161,7 @@ class StagedFile:
             "generation": self.generation,
             "schema": self.schema,
         }
-        for name in ("split", "seq_min", "seq_max", "truncated_at"):
+        for name in ("split", "seq_min", "seq_max", "truncated_at", "counts"):
             if (value := getattr(self, name)) is not None:
                 body[name] = value
         return body if self.metrics is None else body | {"metrics": self.metrics.to_json()}
@@ -149,7 +170,8 @@ class StagedFile:
     def from_json(cls, body: Mapping[str, Any]) -> StagedFile:
         """Read what `to_json` gave."""
         metrics = body.get("metrics")
-        return cls(**{**body, "metrics": None if metrics is None else FileMetrics.from_json(metrics)})
+        known = None if metrics is None else FileMetrics.from_json(metrics)
+        return cls(**{**body, "counts": _counts(body), "metrics": known})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +204,8 @@ class EpochEntry:
     `anew`: every table begins its next generation in this epoch, and the incremental split begins anew at the source's
     present position, since a person asked for it or the source lost the position; a next epoch from the same base does
     that again. `command`: the number of the command that this epoch carries out. `floor`: checkpoints that are not on
-    the chain of this epoch had generations up to this number, so it begins none that is not above.
+    the chain of this epoch had generations up to this number, so it begins none that is not above. `failing_since`:
+    when the first epoch ended of those before it that have failed in a row.
     """
 
     slot: int
@@ -196,6 +219,7 @@ class EpochEntry:
     anew: Anew | None = None
     command: int | None = None
     floor: int = 0
+    failing_since: float | None = None
 
     @property
     def epoch(self) -> int:
@@ -216,9 +240,8 @@ class EpochEntry:
             "definition": self.definition,
             "floor": self.floor,
         }
-        if self.anew is not None:
-            body["anew"] = self.anew
-        return body if self.command is None else body | {"command": self.command}
+        rare = {"anew": self.anew, "command": self.command, "failing_since": self.failing_since}
+        return body | {name: value for name, value in rare.items() if value is not None}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> EpochEntry:
@@ -235,6 +258,7 @@ class EpochEntry:
             anew=body.get("anew"),
             command=body.get("command"),
             floor=body["floor"],
+            failing_since=body.get("failing_since"),
         )
 
 
@@ -242,7 +266,8 @@ class EpochEntry:
 class TableEntry:
     """One table at a checkpoint: its phase, the hash of its schema, and whether the lake may show this cut (`show`).
 
-    `described`: the schema of its snapshot, if the stream has a newer one.
+    `described`: the schema of its snapshot, if the stream has a newer one. `since`: when it entered its phase,
+    `counts`: the changes of its generation in the checkpoints up to this one; both are None where unknown.
     """
 
     generation: int
@@ -251,6 +276,8 @@ class TableEntry:
     show: bool
     cause: Cause | None = None
     described: str | None = None
+    since: float | None = None
+    counts: ChangeCounts | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict, without absent values."""
@@ -260,14 +287,19 @@ class TableEntry:
             "schema": self.schema,
             "show": self.show,
         }
-        body |= {} if self.cause is None else {"cause": self.cause.to_json()}
-        return body if self.described is None else body | {"described": self.described}
+        rare = {
+            "cause": None if self.cause is None else self.cause.to_json(),
+            "described": self.described,
+            "since": self.since,
+            "counts": self.counts,
+        }
+        return body | {name: value for name, value in rare.items() if value is not None}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableEntry:
         """Read what `to_json` gave."""
         cause = Cause.from_json(body["cause"]) if "cause" in body else None
-        return cls(**{**body, "phase": Phase(body["phase"]), "cause": cause})
+        return cls(**{**body, "phase": Phase(body["phase"]), "cause": cause, "counts": _counts(body)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,16 +407,20 @@ Place = NewType("Place", str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The applied state of one table: its content and place in the sink, its generation, the hash of its schema."""
+    """The applied state of one table: its content and place in the sink, its generation, the hash of its schema, and
+    the rows of the content (None: unknown)."""
 
     content: Content
     place: Place
     generation: int
     schema: str
+    rows: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {"content": self.content, "place": self.place, "generation": self.generation, "schema": self.schema}
+        """Return a plain dict, without unknown rows."""
+        body: dict[str, Any] = {"content": self.content, "place": self.place, "generation": self.generation}
+        body["schema"] = self.schema
+        return body if self.rows is None else body | {"rows": self.rows}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Work:
@@ -394,14 +430,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Main:
-    """The content that a table shows to its readers, and its position (None: the publication's position)."""
+    """The content that a table shows to its readers, its rows (None: unknown), and its position (None: the
+    publication's position)."""
 
     content: Content
     position: Position | None = None
+    rows: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; it omits a position that equals the publication's."""
+        """Return a plain dict; it omits a position that equals the publication's, and unknown rows."""
         body: dict[str, Any] = {"content": self.content}
+        body |= {} if self.rows is None else {"rows": self.rows}
         return body if self.position is None else body | {"position": self.position.to_json()}
 
     @classmethod
@@ -409,21 +448,22 @@ class Main:
         """Read what `to_json` gave."""
         position = body.get("position")
         at = None if position is None else Position.from_json(position)
-        return cls(content=Content(body["content"]), position=at)
+        return cls(content=Content(body["content"]), position=at, rows=body.get("rows"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
     """Why the Spark writer leaves a table out, and from which checkpoint it can continue.
 
-    `generation` is the one that could not be applied. `applied` is the last checkpoint whose rows the table's work
-    holds; the files staged after it complete the table. None: the work itself is lost, so only the next generation
-    restores the table.
+    `generation` is the one that could not be applied, `since` then. `applied` is the last checkpoint whose rows the
+    table's work holds; the files staged after it complete the table. None: the work itself is lost, so only the next
+    generation restores the table.
     """
 
     cause: Cause
     generation: int
     applied: int | None
+    since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,15 +492,22 @@ class PublishedTable:
             "main": None if self.main is None else self.main.to_json(),
             "work": None if self.work is None else self.work.to_json(),
         }
-        return body if self.held is None else body | {"cause": self.held.cause.to_json(), "applied": self.held.applied}
+        if self.held is None:
+            return body
+        body |= {"cause": self.held.cause.to_json(), "applied": self.held.applied}
+        return body if self.held.since is None else body | {"held_since": self.held.since}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> PublishedTable:
         """Read what `to_json` gave."""
         held = None
         if "applied" in body:
-            cause = Cause.from_json(body["cause"])
-            held = Quarantine(cause=cause, generation=body["generation"], applied=body["applied"])
+            held = Quarantine(
+                cause=Cause.from_json(body["cause"]),
+                generation=body["generation"],
+                applied=body["applied"],
+                since=body.get("held_since"),
+            )
         return cls(
             state=body["state"],
             generation=body["generation"],

@@ -20,6 +20,7 @@ Layout below the folder of a pipeline, `{store}/{name}.{id}/` (lives.py):
 | `released/{n:010d}.json` | savepoint n is no longer kept, by which command, envelope | the leader |
 | `deleting.json` | the pipeline is being deleted | the leader |
 | `purged.json` | the lake has nothing more of a pipeline that is being deleted | the Spark writer |
+| `conditions/{n:010d}.json` | what a person had to act on, its begin or end (condition_log.py) | the control service |
 | `index/{table}.{nonce}.keys` | where some of a lake table's keys are; made again if missing | the Spark writer |
 
 No file is ever overwritten. A journal slot, a publication, a claim and the definition are *put if absent*: of all
@@ -46,7 +47,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.schema import TableSchema
@@ -55,8 +56,9 @@ from cutline.common.store.access import AccessFiles
 from cutline.common.store.backends import backend_of, side_by_side, store_errors
 from cutline.common.store.bodies import numbered
 from cutline.common.store.commands import Commands
+from cutline.common.store.condition_log import SHARED, ConditionLog
 from cutline.common.store.definitions import Definitions, DefinitionVersion
-from cutline.common.store.deltas import Deltas, since_of
+from cutline.common.store.deltas import Deltas, Recent, since_of
 from cutline.common.store.envelope import opened
 from cutline.common.store.index_files import IndexFiles
 from cutline.common.store.lives import DEFINED, PIPELINE_NAME, Folder, Key, Life, Lives, name_of
@@ -72,12 +74,11 @@ from cutline.common.store.records import (
 from cutline.common.store.removal import FILE_NAME, Removal, entry_body
 from cutline.common.store.staging_file import StagingFile
 
-V = TypeVar("V")
 _COPY_BYTES = 1 << 20
 _SCHEMAS_CACHED = 2048
-_BASES_KEPT = 3
 _FOLDERS = (
-    "journal", "parts", "staged", "publications", "schemas", "spark", "index", "released", "retired", "definitions",
+    "journal", "parts", "staged", "publications", "schemas", "spark", "index", "released", "retired",
+    "definitions", "conditions",
 )  # fmt: skip
 _DELETING, _PURGED = "deleting.json", "purged.json"
 
@@ -111,7 +112,8 @@ class Store:
             self._backend.remove(probe)
         except Unavailable as error:
             raise ConfigError(
-                f"the store {redacted(self.url)!r} can't be written ({error})", "choose a writable location"
+                f"the store {redacted(self.url)!r} can't be written ({error.cause.sentence})",
+                error.cause.remedy or "choose a writable location",
             ) from error
         if not won or again:
             raise ConfigError(
@@ -144,6 +146,11 @@ class Store:
         """Return the part of the store of this life of a pipeline, and of no other of its name."""
         return PipelineStore(Folder(self._backend, life.name, self._lives, life))
 
+    def conditions(self, life: Life | None) -> ConditionLog:
+        """Return the history of the conditions of this life of a pipeline, or (None) of what concerns all pipelines."""
+        below = None if life is None else Folder(self._backend, life.name, self._lives, life)
+        return ConditionLog(self._backend, SHARED) if below is None else ConditionLog(below)
+
     def sweep(self) -> list[Life]:
         """Remove what is left of deleted pipelines; as `Lives.sweep`."""
         return self._lives.sweep()
@@ -167,8 +174,8 @@ class PipelineStore:
         self._last_slot = 0
         self._entries = Deltas()  # if this process is a leader
         self._publications = Deltas()  # if it is a Spark writer
-        self._base_entries: dict[int, Mapping[str, TableEntry]] = {}  # tables by slot, the last ones read
-        self._base_publications: dict[int, Mapping[str, PublishedTable]] = {}
+        self._read_entries = Recent[str, TableEntry]()
+        self._read_publications = Recent[str, PublishedTable]()
         self._schema_names: dict[str, str] = {}
         self._schemas: dict[str, TableSchema] = {}
 
@@ -297,14 +304,18 @@ class PipelineStore:
             return None
         if body["kind"] == "epoch":
             return EpochEntry.from_json(body)
-        return self._checkpoint(f"slot {slot}", body)
+        found = self._checkpoint(f"slot {slot}", body)
+        self._read_entries.was_read(slot, found.tables)
+        return found
 
     def _checkpoint(self, record: str, body: Mapping[str, Any]) -> CheckpointEntry:
-        since, known = since_of(body), self._base_entries
-        if since is not None and since not in known:
-            base = self._checkpoint(f"slot {since}", self._named_by(record, _entry_path(since)))
-            known = self._base_entries = _newest(self._base_entries, since, base.tables)
-        return CheckpointEntry.from_json(body, {} if since is None else known[since])
+        if (since := since_of(body)) is None:
+            return CheckpointEntry.from_json(body, {})
+
+        def read() -> Mapping[str, TableEntry]:
+            return self._checkpoint(f"slot {since}", self._named_by(record, _entry_path(since))).tables
+
+        return CheckpointEntry.from_json(body, self._read_entries.base(since, read))
 
     def _entry_body(self, slot: int) -> dict[str, Any] | None:
         return entry_body(self._folder, slot)
@@ -476,11 +487,13 @@ class PipelineStore:
         return None if body is None else self._publication(f"publication {n}", body)
 
     def _publication(self, record: str, body: Mapping[str, Any]) -> Publication:
-        since, known = since_of(body), self._base_publications
-        if since is not None and since not in known:
-            base = self._publication(f"publication {since}", self._named_by(record, _publication_path(since)))
-            known = self._base_publications = _newest(self._base_publications, since, base.tables)
-        return Publication.from_json(body, {} if since is None else known[since])
+        if (since := since_of(body)) is None:
+            return Publication.from_json(body, {})
+
+        def read() -> Mapping[str, PublishedTable]:
+            return self._publication(f"publication {since}", self._named_by(record, _publication_path(since))).tables
+
+        return Publication.from_json(body, self._read_publications.base(since, read))
 
     def publication_numbers(self, after: int = 0) -> list[int]:
         """Return the numbers of all publications above `after`, sorted, without reading the publications."""
@@ -579,11 +592,6 @@ def _entry_path(slot: int) -> str:
 
 def _publication_path(n: int) -> str:
     return numbered("publications", n)
-
-
-def _newest(tables: Mapping[int, V], number: int, found: V) -> dict[int, V]:
-    """The tables of the last few records that others build on, with those of one more."""
-    return dict([*((key, value) for key, value in tables.items() if key != number), (number, found)][-_BASES_KEPT:])
 
 
 def _checked(name: str) -> str:

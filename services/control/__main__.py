@@ -96,14 +96,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
     if environment.api_token is None and environment.oidc_issuer is None and not access.open_here:
         await _make_first_token(store)
     listener = _Listener(config, app.state.control.stopping)
-    me = Service(
-        incarnation=secrets.token_hex(8),
-        role="control",
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        started_at=time.time(),
-    )
-    logs.note_service(me.incarnation)
+    me = _me(environment)
     side_by_side = (
         _announce(registry, redis, me),
         _follow_certificate(config, environment),
@@ -125,6 +118,20 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         with suppress(Unavailable):
             await registry.withdraw_presence(me.incarnation)
         await redis.aclose()
+
+
+def _me(environment: Environment) -> Service:
+    """This process, which says in its log that it has started."""
+    me = Service(
+        incarnation=secrets.token_hex(8),
+        role="control",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_at=time.time(),
+    )
+    logs.note_service(me.incarnation)
+    logs.say_started(me.role, me.incarnation, environment)
+    return me
 
 
 async def _announce(registry: Registry, redis: Redis, me: Service) -> None:

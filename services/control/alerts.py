@@ -1,12 +1,12 @@
 """Alerts for those without Prometheus: which fire, which are resolved, and what is still to be posted (pure).
 
-    pending -(found for `for_seconds`)-> firing -(no longer found)-> gone
+    pending -(held for `for_seconds`, nobody acknowledged it)-> firing -(no longer found)-> gone
        '----(no longer found)----> gone
 
-`Judged` brings what the conditions name now. An alert that begins to fire, or is resolved, becomes a `Delivery` at the
-end of one queue. The first delivery is posted until it is taken (`Posted`), after pauses that grow (`PostFailed`), so a
-`resolved` never overtakes its `firing`; after DAY_SECONDS it is given up. While Redis or the store does not answer,
-nothing is known of pipelines: their alerts stay as they are.
+`Judged` brings the conditions that hold now. One that is acknowledged begins to fire once that has ended. An alert that
+begins to fire, or is resolved, becomes a `Delivery` at the end of one queue. The first delivery is posted until it is
+taken (`Posted`), after pauses that grow (`PostFailed`), so a `resolved` never overtakes its `firing`; after DAY_SECONDS
+it is given up. While Redis or the store does not answer, nothing is known of pipelines: their alerts stay as they are.
 
 `kept` is the machine's state in plain JSON. A control service that takes over restores it, so it neither repeats an
 alert nor forgets one. A delivery's id is made from the alert and the moment when it began: a receiver can ignore a
@@ -17,27 +17,27 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cutline.common.causes import Cause, joined
-from cutline.common.status.pipeline_status import PipelineStatus
-from cutline.common.waits import Party
-from cutline.services.control.conditions import Condition, Labels
+from cutline.common.causes import Cause
+from cutline.services.control.conditions import Finding, Labels
 
 PAUSE_SECONDS = (1.0, 300.0)
 DAY_SECONDS = 86_400.0
 MOST_DELIVERIES = 1000
+SETTLED_SECONDS = 15.0
+"""How long something must be seen, however long it has been so: after an outage of Redis everything looks old."""
 FIRING, RESOLVED = "firing", "resolved"
-_NAMED = 3  # tables of one alert
 _SHARED = ("CutlineRedisAway", "CutlineStoreAway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One condition that holds for these labels, since `since`; `cause` is what is known of the reason."""
+    """One condition that holds for these labels since `since`, and was first judged to at `seen`; `cause` is what is
+    known of the reason."""
 
     name: str
     labels: Labels
@@ -45,8 +45,10 @@ class Alert:
     severity: str
     summary: str
     runbook: str
+    seen: float = 0.0
     firing: bool = False
     cause: Cause | None = None
+    remedy: str = ""
 
     @property
     def key(self) -> tuple[str, Labels]:
@@ -76,9 +78,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What each condition names now, each with its cause; `blind`: nothing is known of the pipelines."""
+    """The conditions that hold now, and the ids of those that a person has acknowledged; `blind`: nothing is known of
+    the pipelines."""
 
-    found: Mapping[Condition, Mapping[Labels, Cause | None]]
+    found: tuple[Finding, ...]
+    acknowledged: Set[str] = frozenset()
     blind: bool = False
 
 
@@ -147,16 +151,18 @@ class Alerts:
 
     def _judged(self, event: Judged, now: float) -> None:
         seen = set()
-        for condition, found in event.found.items():
-            for labels, cause in found.items():
-                alert = self._alerts.get((condition.name, labels)) or _begun(condition, labels, now)
-                if not alert.firing:
-                    alert = replace(alert, cause=cause)
-                if not alert.firing and now - alert.since >= condition.for_seconds:
-                    alert = replace(alert, firing=True)
-                    self._enqueue(Delivery(alert=alert, at=now))
-                self._alerts[alert.key] = alert
-                seen.add(alert.key)
+        for finding in event.found:
+            alert = self._alerts.get((finding.condition.name, finding.labels)) or _begun(finding, now)
+            if not alert.firing:
+                alert = replace(alert, cause=finding.cause, remedy=finding.remedy)
+            wait = finding.condition.for_seconds
+            held = now - alert.since >= wait and now - alert.seen >= min(wait, SETTLED_SECONDS)
+            due = held and finding.id not in event.acknowledged
+            if due and not alert.firing:
+                alert = replace(alert, firing=True)
+                self._enqueue(Delivery(alert=alert, at=now))
+            self._alerts[alert.key] = alert
+            seen.add(alert.key)
         for key, alert in list(self._alerts.items()):
             if key not in seen and (not event.blind or alert.name in _SHARED):
                 del self._alerts[key]
@@ -168,13 +174,15 @@ class Alerts:
             self._queue.append(delivery)
 
 
-def _begun(condition: Condition, labels: Labels, now: float) -> Alert:
+def _begun(finding: Finding, now: float) -> Alert:
+    condition = finding.condition
     return Alert(
         name=condition.name,
-        labels=labels,
-        since=now,
+        labels=finding.labels,
+        since=finding.since,
+        seen=now,
         severity=condition.severity,
-        summary=condition.summary.format(**dict(labels)),
+        summary=finding.summary,
         runbook=condition.runbook,
     )
 
@@ -191,11 +199,12 @@ def body(delivery: Delivery, *, docs_url: str | None, receiver: str = "cutline")
     labels = {"alertname": alert.name, "severity": alert.severity, **dict(alert.labels)}
     docs = docs_url.rstrip("/") if docs_url else "docs"
     link = f"{docs}/{alert.runbook}"
-    annotations = {"summary": alert.summary, "runbook_url": link}
+    annotations = {"summary": alert.summary, "remedy": alert.remedy, "runbook_url": link}
     if alert.cause is not None:
         annotations |= {"cause": str(alert.cause), "cause_url": f"{docs}/causes.md#{alert.cause.code}"}
     word = alert.severity if delivery.status == FIRING else RESOLVED
-    cause = f": {alert.cause}" if alert.cause is not None and delivery.status == FIRING else ""
+    sentence = [alert.cause.sentence] if alert.cause is not None else []
+    cause = f": {'; '.join((*sentence, alert.remedy))}" if delivery.status == FIRING else ""
     return {
         "version": "4",
         "status": delivery.status,
@@ -223,29 +232,3 @@ def body(delivery: Delivery, *, docs_url: str | None, receiver: str = "cutline")
 
 def _time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def cause_of(name: str, status: PipelineStatus, tables: Iterable[tuple[str, Cause]]) -> Cause | None:
-    """Return the cause of an alert as the status of its pipeline gives it, None if it gives none. `tables` are the
-    quarantined tables of the alert's code, with their causes."""
-    failure = status.spark_writer.failure
-    match name:
-        case "CutlineHalted":
-            return status.enumerator.halted
-        case "CutlineSparkWriterFailing" | "CutlinePublicationOverdue":
-            return None if failure is None else failure.cause
-        case "CutlineTableQuarantined":
-            return _of_tables(list(tables))
-        case "CutlineSourceDisconnected" | "CutlineCheckpointOverdue" | "CutlineEpochsFail":
-            waits = [part.waiting_for for part in status.members().values() if part.waiting_for is not None]
-            of_source = [wait for wait in waits if wait.party in (Party.SOURCE, Party.BUSY_SOURCE)]
-            return next((wait.as_cause for wait in (*of_source, *waits)), None)
-    return None
-
-
-def _of_tables(listed: list[tuple[str, Cause]]) -> Cause | None:
-    if not listed:
-        return None
-    found = joined(cause.before(f"{table}: ") for table, cause in listed[:_NAMED])
-    more = f"; and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return replace(found, sentence=f"{found.sentence}{more}")

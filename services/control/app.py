@@ -14,6 +14,7 @@ from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control import dashboard
 from cutline.services.control.api import (
+    acknowledgements,
     audit,
     channels,
     checkpoints,
@@ -49,6 +50,7 @@ ROUTES = (
     channels,
     cuts,
     events,
+    acknowledgements,
     commands,
     source,
     services,

@@ -5,7 +5,7 @@ page itself is asked for each time (ETag). Everything is read and compressed onc
 token: it has no data, and calls the API as any client does.
 
 One module has no file: `app/rules.js` has the table of common/commands/rules.py, which `GET /v1/operations` answers
-too, and the phases of common/phases.py.
+too, the phases of common/phases.py, and the settings that a pipeline keeps for life.
 """
 
 import base64
@@ -20,6 +20,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, HTTPException, Response
 
 from cutline.common.commands import rules
+from cutline.common.config.pipeline import FIXED
 from cutline.common.phases import Phase
 
 FOLDER = Path(__file__).parent / "static"
@@ -57,8 +58,9 @@ def contents() -> dict[str, bytes]:
 
 
 def _rules() -> str:
-    """The module that no file has: when each operation is refused, and the phases of a table."""
-    return f"export const RULES = {json.dumps(rules.to_json())};\nexport const PHASES = {json.dumps(list(Phase))};\n"
+    """The module that no file has: when each operation is refused, the phases of a table, and what a pipeline keeps."""
+    found = {"RULES": rules.to_json(), "PHASES": list(Phase), "FIXED": FIXED}
+    return "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in found.items())
 
 
 def router() -> APIRouter:

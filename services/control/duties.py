@@ -1,8 +1,9 @@
-"""What one of the control services does for all of them: posts alerts, sends traces and lineage.
+"""What one of the control services does for all of them: writes the history of conditions, posts alerts, sends traces
+and lineage.
 
 A lease in Redis chooses which one. While Redis does not answer, its last holder goes on, since that is when people
 wait for an alert. A receiver that hangs delays its own job alone: each looks in a task of its own, and misses what is
-read meanwhile. Nothing runs here if none of the three is set up.
+read meanwhile.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cutline.common.store.store import Store
 from cutline.services.control.facts import gathered
 from cutline.services.control.lineage import Lineage
 from cutline.services.control.metrics import Facts
+from cutline.services.control.standing import Standing
 from cutline.services.control.traces import Traces
 from cutline.services.control.webhook import Webhook
 
@@ -49,18 +51,37 @@ class Job(Protocol):
 
 def jobs_of(environment: Environment, redis: Redis, store: Store) -> list[Job]:
     """Return the jobs that the settings ask for. ConfigError if one needs packages that are not installed."""
+    standing = Standing(Registry(redis), store)
     jobs: list[Job | None] = [
-        Webhook.configured(environment, redis),
+        Recorder(standing),
+        Webhook.configured(environment, redis, standing),
         Lineage.configured(environment, redis, store),
         Traces.configured(environment, store),
     ]
     return [job for job in jobs if job is not None]
 
 
+class Recorder:
+    """Writes what began and what ended into the histories of the conditions."""
+
+    def __init__(self, standing: Standing) -> None:
+        """Take what judges."""
+        self._standing = standing
+
+    async def take_over(self) -> None:
+        """Go on with the histories as they are."""
+
+    async def look(self, facts: Facts) -> None:
+        """Write what has changed; while the store does not answer, it waits in memory."""
+        with suppress(Unavailable):
+            await self._standing.note(facts, await self._standing.look(facts))
+
+    async def give_up(self) -> None:
+        """Leave the rest to the next holder of the lease."""
+
+
 async def watch(registry: Registry, store: Store, redis: Redis, jobs: Sequence[Job], incarnation: str) -> None:
-    """Do these jobs until cancelled; return at once if there is none."""
-    if not jobs:
-        return
+    """Do these jobs until cancelled."""
     lease = Lease(redis, LEASE, incarnation, LEASE_SECONDS)
     held, looks = False, _Looks(jobs)
     try:

@@ -1,6 +1,7 @@
-"""All events of a pipeline in one order: those of the journal (window.py), the ends of commands, and publications.
+"""All events of a pipeline in one order: those of the journal (window.py), the ends of commands, publications, and the
+conditions that began, ended or were acknowledged, its own and those that concern all pipelines (condition_log.py).
 
-Each of the three has an order of its own, in which nothing is ever inserted before what was seen. So a *place*, how
+Each of these has an order of its own, in which nothing is ever inserted before what was seen. So a *place*, how
 far one has read each of them, says exactly what is new, for every control service alike, whatever the clocks of the
 writers. The times of events only decide how the three are merged.
 """
@@ -17,24 +18,29 @@ from typing import NamedTuple
 from cutline.common.commands.kinds import TableWish
 from cutline.common.store.backends import side_by_side
 from cutline.common.store.command_records import Command, Outcome, State
+from cutline.common.store.condition_log import Change, ConditionLog
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.window import Happened, Window
 
 FIRST_COMMANDS = 200
 FIRST_PUBLICATIONS = 50
+FIRST_CONDITIONS = 1_000
 """How many are read at the first look; a publication of a large pipeline has thousands of tables."""
 MOST = 2_000
 LISTED_SECONDS = 10.0
 
 
 class Place(NamedTuple):
-    """After the journal's event `slot.number`, the end of this command, and this publication; 0: before the first."""
+    """After the journal's event `slot.number`, the end of this command, this publication, and these changes of the
+    pipeline's conditions and of those that concern all; 0: before the first."""
 
     slot: int
     number: int
     command: int
     publication: int
+    condition: int
+    shared: int
 
     @property
     def id(self) -> str:
@@ -47,13 +53,14 @@ class Place(NamedTuple):
         return int("".join(f"{part:010d}" for part in self))
 
 
-BEGINNING = Place(0, 0, 0, 0)
-_NONE = Place(-1, -1, -1, -1)
+BEGINNING = Place(0, 0, 0, 0, 0, 0)
+_NONE = Place(-1, -1, -1, -1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """An event, and the place after it. `command` has ended in `state`; `publication` was made."""
+    """An event, and the place after it. `command` has ended in `state`; `publication` was made; `condition` has begun,
+    `ended`, or was acknowledged."""
 
     place: Place
     at: float
@@ -63,6 +70,9 @@ class Event:
     command: int | None = None
     state: State | None = None
     publication: int | None = None
+    condition: str | None = None
+    severity: str | None = None
+    ended: bool = False
 
 
 class History:
@@ -71,8 +81,10 @@ class History:
     The window is refreshed by whoever owns it.
     """
 
-    def __init__(self, store: PipelineStore, window: Window) -> None:
-        """Nothing is read before the first `refresh`."""
+    def __init__(self, store: PipelineStore, window: Window, conditions: tuple[ConditionLog, ConditionLog]) -> None:
+        """Nothing is read before the first `refresh`. `conditions`: the history of the pipeline's own, and of those
+        that concern all."""
+        self._conditions = [_Changes(log, part) for log, part in zip(conditions, ("condition", "shared"), strict=True)]
         self._store = store
         self._window = window
         self._ends: deque[Event] = deque(maxlen=MOST)
@@ -99,6 +111,8 @@ class History:
                 self._ends.append(end)
                 self._command += 1
         self._publish(published, now)
+        for changes in self._conditions:
+            changes.refresh()
 
     def _publish(self, published: int | None, now: float) -> None:
         if published is not None and published == self._publication:
@@ -122,14 +136,16 @@ class History:
         """After everything that is known."""
         events = self._window.events
         slot, number = events[-1].place if events else (self._window.newest, 0)
-        return Place(slot, number, self._command, self._publication)
+        own, shared = (changes.newest for changes in self._conditions)
+        return Place(slot, number, self._command, self._publication, own, shared)
 
     def after(self, place: Place) -> list[Event]:
         """The known events after a place, oldest first."""
         journal = [_of_journal(event) for event in list(self._window.events) if event.place > place[:2]]
         ends = [end for end in list(self._ends) if end.place.command > place.command]
         publications = [each for each in list(self._publications) if each.place.publication > place.publication]
-        return list(_placed(place, journal, ends, publications))
+        own, shared = (changes.after(place) for changes in self._conditions)
+        return list(_placed(place, journal, ends, publications, own, shared))
 
     def all(self) -> list[Event]:
         """All known events, oldest first."""
@@ -141,8 +157,72 @@ class History:
                 0,
                 ends[0].place.command - 1 if ends else known.command,
                 publications[0].place.publication - 1 if publications else known.publication,
+                *(changes.before_first for changes in self._conditions),
             )
         )
+
+
+class _Changes:
+    """The changes of one history of conditions; `part` is that of a place which counts them."""
+
+    def __init__(self, log: ConditionLog, part: str) -> None:
+        self._log = log
+        self._part = part
+        self._events: deque[Event] = deque(maxlen=FIRST_CONDITIONS)
+        self._known = False
+        self.newest = 0
+
+    def refresh(self) -> None:
+        """Read what is new."""
+        if not self._known:
+            for n, change in self._log.last(FIRST_CONDITIONS):
+                self._take(n, change)
+            self._known = True
+        while (new := self._log.get(self.newest + 1)) is not None:
+            self._take(self.newest + 1, new)
+
+    def after(self, place: Place) -> list[Event]:
+        """The known ones after a place."""
+        return [event for event in list(self._events) if self._number(event.place) > self._number(place)]
+
+    @property
+    def before_first(self) -> int:
+        """The number before the first known one."""
+        return self._number(self._events[0].place) - 1 if self._events else self.newest
+
+    def _number(self, place: Place) -> int:
+        number: int = getattr(place, self._part)
+        return number
+
+    def _take(self, n: int, change: Change) -> None:
+        place = _NONE._replace(**{self._part: n})
+        self._events.append(_condition(place, change))
+        self.newest = n
+
+
+def _condition(place: Place, change: Change) -> Event:
+    about = change.condition
+    match change.what:
+        case "began":
+            text = f"{about.summary}{about.cause and f': {about.cause}'}"
+        case "ended":
+            text = f"ended after {change.at - about.since:.0f} s: {about.summary}"
+        case "changed":
+            text = f"{about.summary}: {change.note}"
+        case "acknowledged":
+            text = f"{change.by} acknowledged: {about.summary} ({change.note})"
+        case _:
+            text = f"{change.by} took the acknowledgement back: {about.summary}"
+    return Event(
+        place=place,
+        at=about.since if change.what == "began" else change.at,
+        kind="condition",
+        text=text,
+        table=about.tables[0] if len(about.tables) == 1 else None,
+        condition=about.name,
+        severity=about.severity,
+        ended=change.what == "ended",
+    )
 
 
 def _placed(after: Place, *sources: Iterable[Event]) -> Iterator[Event]:

@@ -11,6 +11,7 @@ staged) have their own, the others are added up under `table="(others)"`.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -35,12 +36,14 @@ from cutline.common.status.pipeline_status import (
 )
 from cutline.common.store.lives import Life, name_of
 from cutline.common.waits import Party
+from cutline.services.control.conditions import Samples
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MODES = ("running", "paused", "stopped", "deleting")
 CURRENT_SECONDS = 30.0
 """A status part that is older says nothing about now: its service is gone."""
 _AT_REST = frozenset({LIVE, DROPPED, PAUSED})
+_OF_TABLES = frozenset({"table", "column"})  # labels that the sum of the other tables has not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,7 @@ METRICS: Mapping[str, Metric] = {
     "cutline_process_resident_memory_bytes": _gauge("memory that a service process holds", "role", "service"),
     "cutline_process_cpu_seconds_total": _counter("CPU time that a service process has used", "role", "service"),
     "cutline_redis_up": _gauge("1 if the mesh's Redis answers the control service, else 0"),
-    "cutline_store_up": _gauge("1 if the store answers the control service, else 0"),
+    "cutline_store_up": _gauge("1 if the store answers the control service and has room, else 0"),
     "cutline_redis_memory_used_bytes": _gauge("memory that the mesh's Redis uses"),
     "cutline_redis_memory_limit_bytes": _gauge("maxmemory of the mesh's Redis; missing if it has none"),
     "cutline_disk_free_bytes": _gauge("free bytes of the disk that holds the store or a lake in a folder", "folder"),
@@ -92,6 +95,13 @@ METRICS: Mapping[str, Metric] = {
     "cutline_checkpoint_failures_total": _counter("checkpoints that ended with their epoch", "pipeline", "part"),
     "cutline_publication": _gauge("number of the newest publication", "pipeline"),
     "cutline_publication_age_seconds": _gauge("seconds since the newest publication", "pipeline"),
+    "cutline_waiting": _gauge(
+        "1 while a running pipeline waits for this party, other than its source or a person", "pipeline", "party"
+    ),
+    "cutline_condition": _gauge(
+        "conditions that a person must act on; `acknowledged`: whether one knows of it", "pipeline", "condition",
+        "severity", "acknowledged",
+    ),
     "cutline_source_connected": _gauge("0 while a service waits for an unreachable source, else 1", "pipeline"),
     "cutline_source_lag_seconds": _gauge("seconds since the commit up to which the binlog was read", "pipeline"),
     "cutline_source_lag_bytes": _gauge(
@@ -155,6 +165,8 @@ _TABLE_GAUGES: Mapping[str, Callable[[TableStatus], int | None]] = {
     "cutline_table_splits_done": lambda table: table.splits_done,
     "cutline_table_splits": lambda table: table.splits_total,
 }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
     """The disk that holds the store, or the lake of a pipeline."""
@@ -168,24 +180,31 @@ class Disk:
 class Facts:
     """All that a scrape, and the judgement of alerts, starts from: the status parts by pipeline, the services that are
     alive, Redis's memory, disks, and the time of all that (seconds since 1970). `redis_away`, `store_away`: why one of
-    them gave no answer; then nothing is known of pipelines."""
+    them gave no answer; then nothing is known of pipelines. `store_full`: why the store takes no more."""
 
     statuses: Mapping[str, PipelineStatus]
     services: list[Service]
     now: float
     redis_away: Cause | None = None
     store_away: Cause | None = None
+    store_full: Cause | None = None
     memory: Memory | None = None
     disks: tuple[Disk, ...] = ()
     lives: Mapping[str, Life] = field(default_factory=dict)
     """Which life of its name each pipeline is."""
 
+    @property
+    def blind(self) -> bool:
+        """Whether nothing is known of pipelines."""
+        return self.redis_away is not None or self.store_away is not None
+
 
 class Statuses:
     """A Prometheus collector over one reading of the registry; made for one scrape."""
 
-    def __init__(self, facts: Facts, *, most: int = 200) -> None:
-        """`most`: how many tables of a pipeline have series of their own."""
+    def __init__(self, facts: Facts, *, most: int = 200, conditions: Iterable[tuple[str, ...]] = ()) -> None:
+        """`most`: how many tables of a pipeline have series of their own; `conditions`: labels of cutline_condition."""
+        self._conditions = Counter(conditions)
         self._facts = facts
         self._now = facts.now
         self._most = most
@@ -195,19 +214,28 @@ class Statuses:
         """Yield every metric family; a number that no part has is left out, not reported as 0."""
         yield from self.essential()
         self._families = {}
+        for labels, number in self._conditions.items():
+            self._put("cutline_condition", labels, number)
         for pipeline, status in self._facts.statuses.items():
             self._counters(pipeline, status)
             self._tables(pipeline, status)
         yield from self._families.values()
 
-    def essential(self) -> Iterator[Family]:
-        """Yield the families that have no series by table: cheap, and all that alerts need."""
+    def judged(self) -> Iterator[Family]:
+        """Yield the families by which conditions are judged."""
         self._families = {}
         self._processes()
         for pipeline, status in self._facts.statuses.items():
             self._pipeline(pipeline, status)
             self._leaders(pipeline)
             self._phases(pipeline, status)
+        yield from self._families.values()
+
+    def essential(self) -> Iterator[Family]:
+        """Yield the families that have no series by table."""
+        yield from self.judged()
+        self._families = {}
+        for pipeline, status in self._facts.statuses.items():
             self._channels(pipeline, status)
             self._histograms(pipeline, status)
         yield from self._families.values()
@@ -231,7 +259,8 @@ class Statuses:
     def _processes(self) -> None:
         services = self._facts.services
         self._put("cutline_redis_up", [], self._facts.redis_away is None)
-        self._put("cutline_store_up", [], self._facts.store_away is None)
+        facts = self._facts
+        self._put("cutline_store_up", [], facts.store_away is None and facts.store_full is None)
         for role in sorted({service.role for service in services}):
             self._put("cutline_services", [role], sum(service.role == role for service in services))
         for service in services:
@@ -262,10 +291,17 @@ class Statuses:
             waits = [part.waiting_for for part in status.members().values() if self._is_current(part)]
             connected = all(wait is None or wait.party != Party.SOURCE for wait in waits)
             self._put("cutline_source_connected", [pipeline], connected)
+            self._waits(pipeline, status)
         if leader.binlog is not None:
             self._binlog(pipeline, leader.binlog)
         if spark.at is not None:
             self._put("cutline_spark_writer_failing", [pipeline], spark.failure is not None)
+
+    def _waits(self, pipeline: str, status: PipelineStatus) -> None:
+        wait, leader = status.obstacle(), status.enumerator
+        if wait is not None and leader.mode == "running" and leader.halted is None and self._is_current(leader):
+            if wait.party not in (Party.SOURCE, Party.PERSON):
+                self._put("cutline_waiting", [pipeline, wait.party], 1)
 
     def _leader(self, pipeline: str, leader: EnumeratorStatus) -> None:
         for name, value in (
@@ -341,15 +377,16 @@ class Statuses:
                 metric = METRICS.get(full)
                 if metric is None:
                     continue  # of another version
-                values = [str(labels.get(label, "")) for label in metric.labels[2:]]
+                own_labels = metric.labels[2:]
                 if (table := labels.get("table")) is not None:
                     names = own.setdefault(name, set())  # a part keeps its order, so a table keeps its series
                     if table == OTHERS or (table not in names and len(names) >= self._most):
-                        places = (label in ("table", "column") for label in metric.labels[2:])
-                        key = (full, *(OTHERS if at else text for at, text in zip(places, values, strict=True)))
+                        values = [OTHERS if each in _OF_TABLES else str(labels.get(each, "")) for each in own_labels]
+                        key = (full, *values)
                         others[key] = others.get(key, 0) + number
                         continue
                     names.add(table)
+                values = [str(labels.get(each, "")) for each in own_labels]
                 self._put(full, [pipeline, part, *values], number)
             for (full, *values), number in others.items():
                 self._put(full, [pipeline, part, *values], number)
@@ -375,13 +412,19 @@ class Statuses:
             for metric, number_of in _TABLE_GAUGES.items():
                 known = [gauge for table in rest if (gauge := number_of(table)) is not None]
                 self._put(metric, [pipeline, OTHERS], sum(known) if known else None)
-        for name, (files, size) in status.spark_writer.files.items():
+        for name, (files, size, _) in status.spark_writer.files.items():
             self._put("cutline_table_files", [pipeline, name], files)
             self._put("cutline_table_bytes", [pipeline, name], size)
 
 
-def render(facts: Facts, *, most: int = 200) -> bytes:
-    """Return the text form of all numbers, of media type CONTENT_TYPE."""
+def samples(facts: Facts) -> Samples:
+    """The numbers by which conditions are judged."""
+    families = Statuses(facts).judged()
+    return Samples((each.name, each.labels, each.value) for family in families for each in family.samples)
+
+
+def render(facts: Facts, *, most: int = 200, conditions: Iterable[tuple[str, ...]] = ()) -> bytes:
+    """Return the text form of all numbers, of media type CONTENT_TYPE; `conditions`: labels of cutline_condition."""
     registry = CollectorRegistry()
-    registry.register(Statuses(facts, most=most))
+    registry.register(Statuses(facts, most=most, conditions=conditions))
     return generate_latest(registry)

@@ -13,9 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from cutline.common.causes import Cause
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
-from cutline.common.status.pipeline_status import EnumeratorStatus, PipelineStatus, SparkWriterStatus, TableStatus
+from cutline.common.status.pipeline_status import (
+    CheckpointStatus,
+    EnumeratorStatus,
+    PipelineStatus,
+    SparkWriterStatus,
+    TableStatus,
+)
+from cutline.common.store.condition_log import ConditionLog
 from cutline.common.store.lives import Key, name_of
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.history import History
@@ -32,11 +40,13 @@ _PIPELINES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """A pipeline's status parts, and its tables; `read_at` in seconds since 1970."""
+    """A pipeline's status parts, and its tables; `read_at` in seconds since 1970. `away`: why Redis gave no answer;
+    then the parts have what the store knows."""
 
     parts: PipelineStatus
     tables: Mapping[str, TableStatus]
     read_at: float
+    away: Cause | None = None
     tables_at: float | None = None
     """Set if no leader has told of the tables: when the checkpoint was written that they are of."""
 
@@ -64,8 +74,15 @@ class Status:
 class PipelineWatch:
     """One pipeline, of one life. `window` and `published` are others after its journal went back to an older one."""
 
-    def __init__(self, registry: Registry, open_store: Callable[[], PipelineStore]) -> None:
-        """Nothing is read before it is asked for. `open_store` opens the pipeline's part of the store."""
+    def __init__(
+        self,
+        registry: Registry,
+        open_store: Callable[[], PipelineStore],
+        conditions: tuple[ConditionLog, ConditionLog],
+    ) -> None:
+        """Nothing is read before it is asked for. `open_store` opens the pipeline's part of the store; `conditions`:
+        the history of its own, and of those that concern all."""
+        self._conditions = conditions
         self._registry = registry
         self._open_store = open_store
         self._status: Status | None = None
@@ -80,18 +97,48 @@ class PipelineWatch:
         self.store = self._open_store()
         self.window = Window(self.store)
         self.published = Published(self.store)
-        self._history = History(self.store, self.window)
+        self._history = History(self.store, self.window, self._conditions)
         self._window_at = self._published_at = self._history_at = float("-inf")
 
     async def status(self) -> Status:
-        """The status, at most 0.3 s old. Raises Unavailable if Redis does not answer."""
+        """The status, at most 0.3 s old; while Redis does not answer, what the store knows. Raises Unavailable if that
+        does not answer either."""
         async with self._reading:
             if self._status is None or time.monotonic() - self._status_at >= STATUS_SECONDS:
-                parts = await self._registry.status(self.store.key)
-                tables, at = await self.tables(parts)
-                self._status = Status(parts=parts, tables=tables, read_at=time.time(), tables_at=at)
+                self._status = await self.status_now()
                 self._status_at = time.monotonic()
             return self._status
+
+    async def status_now(self) -> Status:
+        """The status as `status`, of this moment."""
+        away = None
+        try:
+            parts = await self._registry.status(self.store.key)
+        except Unavailable as error:
+            parts, away = await self._stored(), error.cause
+        tables, at = await self.tables(parts)
+        return Status(parts=parts, tables=tables, read_at=time.time(), tables_at=at, away=away)
+
+    async def _stored(self) -> PipelineStatus:
+        """What the newest checkpoint and publication say of what services tell otherwise."""
+        window = await self.journal()
+        newest = window.checkpoints[next(reversed(window.checkpoints))] if window.checkpoints else None
+        await in_store(self.published.refresh, None)
+        shown = self.published.newest
+        return PipelineStatus(
+            enumerator=EnumeratorStatus()
+            if newest is None
+            else EnumeratorStatus(
+                epoch=newest.epoch,
+                checkpoint=CheckpointStatus(number=newest.slot, completed_at=newest.written_at),
+                source_time=newest.source_time,
+            ),
+            spark_writer=SparkWriterStatus()
+            if shown is None
+            else SparkWriterStatus(
+                published=shown.n, published_at=shown.published_at, source_time=shown.source_time
+            ),
+        )
 
     async def tables(self, parts: PipelineStatus) -> tuple[Mapping[str, TableStatus], float | None]:
         """The tables of these status parts. If they have none (Redis was emptied, and no leader is there): those of the
@@ -103,7 +150,9 @@ class PipelineWatch:
             if window.checkpoints:
                 newest = window.checkpoints[next(reversed(window.checkpoints))]
                 tables = {
-                    name: TableStatus(phase=table.phase, generation=table.generation, cause=table.cause)
+                    name: TableStatus(
+                        phase=table.phase, since=table.since, generation=table.generation, cause=table.cause
+                    )
                     for name, table in window.tables.items()
                 }
                 return tables, newest.written_at
@@ -163,7 +212,8 @@ class Watches:
             while len(self._watches) >= _PIPELINES:
                 del self._watches[next(iter(self._watches))]
             open_store = partial(self._store.open, pipeline.life)
-            found = self._watches[pipeline.key] = PipelineWatch(self._registry, open_store)
+            conditions = self._store.conditions(pipeline.life), self._store.conditions(None)
+            found = self._watches[pipeline.key] = PipelineWatch(self._registry, open_store, conditions)
         return found
 
     def forget(self, pipeline: str) -> None:

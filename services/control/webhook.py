@@ -11,36 +11,34 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from urllib.parse import quote
 
 import httpx
 from redis.asyncio import Redis
 
-from cutline.common.causes import Cause, Code, counted
 from cutline.common.config.environment import Environment
 from cutline.common.errors import Unavailable, redacted
 from cutline.common.mesh.redis import answered
-from cutline.common.phases import QUARANTINED
-from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.web import Barred, checked_peer
-from cutline.services.control.alerts import Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
-from cutline.services.control.conditions import CONDITIONS, Labels, Samples
-from cutline.services.control.metrics import Facts, Statuses
+from cutline.services.control.alerts import Alerts, Delivery, Judged, Posted, PostFailed, body
+from cutline.services.control.metrics import Facts
+from cutline.services.control.standing import Standing
 
 KEY = "cutline:alerts"
 TIMEOUT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
 log = logging.getLogger("cutline.alerts")
-_UNKNOWN = Cause(Code.OTHER, "no cause is known")
 
 
 class Webhook:
     """One control service's posts, while it holds the lease of duties.py."""
 
-    def __init__(self, url: str, redis: Redis, *, secret: str | None = None, docs_url: str | None = None) -> None:
-        """Take the receiver's address, a client of `mesh.redis.connect`, and what signs the posts."""
+    def __init__(
+        self, url: str, redis: Redis, standing: Standing, *, secret: str | None = None, docs_url: str | None = None
+    ) -> None:
+        """Take the receiver's address, a client of `mesh.redis.connect`, what judges, and what signs the posts."""
+        self._standing = standing
         self._url, self._secret, self._docs_url = url, secret, docs_url
         self._redis = redis
         self._alerts = Alerts()
@@ -48,12 +46,16 @@ class Webhook:
         self._posting: asyncio.Task[None] | None = None
 
     @classmethod
-    def configured(cls, environment: Environment, redis: Redis) -> Webhook | None:
+    def configured(cls, environment: Environment, redis: Redis, standing: Standing) -> Webhook | None:
         """Return the webhook of the settings, None if there is none."""
         if environment.webhook_url is None:
             return None
         return cls(
-            environment.webhook_url, redis, secret=environment.webhook_secret, docs_url=environment.docs_url
+            environment.webhook_url,
+            redis,
+            standing,
+            secret=environment.webhook_secret,
+            docs_url=environment.docs_url,
         )
 
     async def take_over(self) -> None:
@@ -72,17 +74,10 @@ class Webhook:
 
     async def look(self, facts: Facts) -> None:
         """Judge the conditions."""
-        samples = Samples(
-            (sample.name, sample.labels, sample.value)
-            for family in Statuses(facts).essential()
-            for sample in family.samples
-        )
-        found = {
-            condition: {labels: _cause(condition.name, labels, facts) for labels in condition.found(samples)}
-            for condition in CONDITIONS
-        }
-        blind = facts.redis_away is not None or facts.store_away is not None
-        self._alerts.handle(Judged(found=found, blind=blind), time.time())
+        held = await self._standing.look(facts)
+        found = tuple(each.finding for each in held)
+        known = frozenset(each.finding.id for each in held if each.acknowledged is not None)
+        self._alerts.handle(Judged(found=found, acknowledged=known, blind=facts.blind), time.time())
         await self._keep()
 
     async def _keep(self) -> None:
@@ -132,19 +127,3 @@ def signed(content: bytes, secret: str | None, timestamp: int) -> dict[str, str]
         return {}
     mac = hmac.new(secret.encode(), f"{timestamp}.".encode() + content, hashlib.sha256)
     return {"X-Cutline-Timestamp": str(timestamp), "X-Cutline-Signature": f"sha256={mac.hexdigest()}"}
-
-
-def _cause(name: str, labels: Labels, facts: Facts) -> Cause | None:
-    if name == "CutlineRedisAway":
-        return facts.redis_away
-    if name == "CutlineStoreAway":
-        return facts.store_away
-    known = dict(labels)
-    status = facts.statuses.get(known.get("pipeline", ""), PipelineStatus())
-
-    def quarantined() -> Iterator[tuple[str, Cause]]:
-        for name, table in sorted(status.tables.items()):
-            if table.phase == QUARANTINED and counted(table.cause) == known.get("cause"):
-                yield name, table.cause or _UNKNOWN
-
-    return cause_of(name, status, quarantined())

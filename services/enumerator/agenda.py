@@ -370,7 +370,7 @@ class Agenda:
             effects += more + self._change_epoch(leader)
         first = self.taken[0] if self.taken else None
         if first is not None and first.step == Step.ANSWERED and not first.writing and not leader.reads:
-            first.writing = True
+            first.writing, first.orders = True, first.orders.after(self.standing, now)
             outcome = first.outcome(first.orders, self._open(first.command.n), now)
             effects.append(WriteOutcome(outcome=outcome))
         return effects + self._go_on_apart(leader, now)

@@ -202,10 +202,10 @@ class Checkpointing:
             if enumerator is not None and (collecting := enumerator.collecting) is not None:
                 awaited = f"the part of {', '.join(collecting.missing(enumerator.plan.topology))}"
             what = f"checkpoint {self.in_flight[0]}, begun {now - self.started_at:.0f} s ago"
-            return Wait(Party.CHECKPOINT, what, Cause(Code.LATE, f"it lacks {awaited}"))
+            return Wait(Party.CHECKPOINT, what, Cause(Code.LATE, f"it lacks {awaited}"), self.started_at)
         if self._inside is not None and now - self._inside[1] > SILENT_SECONDS:
             at, since = self._inside
             place = "" if at is None else f" at {at.file}:{at.offset}"
             silent = Cause(Code.UNAVAILABLE, f"the source has sent nothing for {now - since:.0f} s")
-            return Wait(Party.BUSY_SOURCE, f"the rest of the transaction{place}", silent)
+            return Wait(Party.BUSY_SOURCE, f"the rest of the transaction{place}", silent, since)
         return None

@@ -2,7 +2,8 @@
 
 A checkpoint is whole when every member of the plan has reported its part and the enumerator's own is in the store. A
 table's entry combines the enumerator's state at the cut with the latest report of the incremental split up to the same
-cut. Only the entries of tables that changed since the last checkpoint are made anew.
+cut, and adds the changes that the checkpoint has of it to those of the entry before. Only the entries of tables that
+changed since the last checkpoint are made anew.
 
 What must change together: `CheckpointEntry` and `TableEntry` in common/store/records.py.
 """
@@ -16,7 +17,7 @@ from cutline.common.errors import ProtocolError
 from cutline.common.mesh.messages import PartSaved, StreamCut, StreamedTable
 from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.phases import CATCH_UP, LIVE
-from cutline.common.store.records import CheckpointEntry, PartRef, StagedFile, TableEntry
+from cutline.common.store.records import ChangeCounts, CheckpointEntry, PartRef, StagedFile, TableEntry
 from cutline.services.enumerator.tables import STREAMED, Table
 
 
@@ -100,13 +101,14 @@ class Entries:
 
     def __init__(self) -> None:
         self._tables: Mapping[str, Table] = {}  # of the newest entry
-        self._entries: dict[str, TableEntry] = {}
+        self.entered: dict[str, TableEntry] = {}  # the tables of the newest entry
         self._streamed: dict[str, StreamedTable] = {}  # the incremental split's tables at the newest cut
 
     @classmethod
     def restored(cls, tables: Mapping[str, Table], entered: Mapping[str, TableEntry]) -> Entries:
         """The state after the journal entry with the tables `entered`; `tables` are the enumerator's now."""
         entries = cls()
+        entries.entered = {name: entry for name, entry in entered.items() if name in tables}
         entries._streamed = {
             name: StreamedTable(table_id=name, generation=entry.generation, schema=entry.schema or "", live=entry.show)
             for name, entry in entered.items()
@@ -126,21 +128,49 @@ class Entries:
                 self._streamed.pop(table.table_id, None)
         return names
 
-    def enter(self, tables: dict[str, Table], streamed: Collection[str]) -> dict[str, TableEntry]:
+    def enter(
+        self, tables: dict[str, Table], streamed: Collection[str], staged: Iterable[StagedFile] = ()
+    ) -> dict[str, TableEntry]:
         """The tables of the next entry. `tables` are the enumerator's at its cut, `streamed` the names of those that
-        the incremental split has reported since the last entry. An unchanged table is the same object."""
-        before, entries = self._tables, self._entries
+        the incremental split has reported since the last entry, `staged` the files of the next one. An unchanged table
+        is the same object."""
+        before, entries, more = self._tables, self.entered, _counted(staged)
         if gone := before.keys() - tables.keys():  # removed by a person
             entries = {name: entry for name, entry in entries.items() if name not in gone}
             self._streamed = {name: entry for name, entry in self._streamed.items() if name not in gone}
         changed = {name for name, table in tables.items() if before.get(name) is not table}
-        if changed := changed.union(tables.keys() & streamed):
-            entries = entries | {name: _table_entry(tables[name], self._streamed.get(name)) for name in changed}
-        self._tables, self._entries = tables, entries
+        touched = {*streamed, *more}
+        if changed := changed.union(tables.keys() & touched):
+            made = {}
+            for name in changed:
+                counts = _captured(tables[name], entries.get(name), more.get(name, NO_CHANGES))
+                made[name] = _table_entry(tables[name], self._streamed.get(name), counts)
+            entries = entries | made
+        self._tables, self.entered = tables, entries
         return entries
 
 
-def _table_entry(table: Table, streamed: StreamedTable | None) -> TableEntry:
+NO_CHANGES = ChangeCounts()
+
+
+def _counted(staged: Iterable[StagedFile]) -> dict[str, ChangeCounts | None]:
+    """The changes in these files by table; None where a file does not say."""
+    found: dict[str, ChangeCounts | None] = {}
+    for file in staged:
+        if file.kind == "changes":
+            known = found.get(file.table, NO_CHANGES)
+            found[file.table] = None if known is None or file.counts is None else known.plus(file.counts)
+    return found
+
+
+def _captured(table: Table, before: TableEntry | None, more: ChangeCounts | None) -> ChangeCounts | None:
+    """The changes of a table's generation: those up to the entry before, and more."""
+    if before is None or before.generation != table.generation:
+        return more
+    return None if before.counts is None or more is None else before.counts.plus(more)
+
+
+def _table_entry(table: Table, streamed: StreamedTable | None, counts: ChangeCounts | None) -> TableEntry:
     own = table.schema or table.before
     phase, schema, show = table.phase, table.schema.hash if table.schema else None, False
     if streamed is not None and streamed.generation == table.generation and phase in STREAMED:
@@ -153,4 +183,6 @@ def _table_entry(table: Table, streamed: StreamedTable | None) -> TableEntry:
         show=show,
         cause=table.cause,
         described=own.hash if own is not None and own.hash != schema else None,
+        since=table.since,
+        counts=counts,
     )

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.causes import Cause
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
@@ -306,12 +307,14 @@ class EnumeratorDriver:
     def _waiting_for(self) -> Wait | None:
         leader = self.leader
         if leader.still and leader.agenda.standing.mode == "deleting":
-            return deletion_awaits(self.name, purging=self.commanding.purging, failed=self._deletion.failed)
+            since, purging = leader.agenda.standing.mode_since, self.commanding.purging
+            return deletion_awaits(self.name, since=since, purging=purging, failed=self._deletion.failed)
         waiting = leader.waiting_for(self.loop.now())
         if leader.state == RESTING or leader.still:
             return waiting
-        part = None if self.epoch is None else self.epoch.parts.waiting_for
-        late = part if leader.leads else self._awaited.late  # it says itself which entry waits for the store
+        late = self._awaited.late
+        if leader.leads and (late is None or late.cause is None):  # it says itself which entry waits for the store
+            late = None if self.epoch is None else self.epoch.parts.waiting_for
         full = None if self.epoch is None or self.epoch.links is None else self.epoch.links.waiting_for
         return late or self.source.waiting_for or waiting or full
 
@@ -403,17 +406,21 @@ class EnumeratorDriver:
         return await self._until_answered(lambda: self.commanding.carry_out(effect))
 
     async def _until_available(self, call: Callable[[], Event], what: str) -> Event:
-        with self._awaited.on(Party.STORE, f"the store, to {what}"):
-            return await self._until_answered(lambda: self.ports.pools.store.call(call))
+        with self._awaited.on(Party.STORE, f"the store, to {what}") as failed:
+            return await self._until_answered(lambda: self.ports.pools.store.call(call), failed)
 
     @staticmethod
-    async def _until_answered(call: Callable[[], Awaitable[Event]]) -> Event:
-        """Call the store until it answers. Repeating is harmless, since an entry carries its nonce."""
+    async def _until_answered(
+        call: Callable[[], Awaitable[Event]], failed: Callable[[Cause], None] = lambda cause: None
+    ) -> Event:
+        """Call the store until it answers. Repeating is harmless, since an entry carries its nonce. `failed` gets why
+        it did not."""
         pause = 0.2
         while True:
             try:
                 return await call()
             except Unavailable as error:
+                failed(error.cause)
                 log.warning("%s; trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
                 pause = min(5.0, pause * 2)

@@ -89,9 +89,10 @@ class Observed(Event):
 class JournalRead(Event):
     """The journal's last slot (0: the journal is empty), and the newest checkpoint on the chain, if any; `answered` is
     that checkpoint's request. `anew`: why the newest epoch began anew, if it has no checkpoint yet. `floor`: that of
-    the newest epoch; `highest`: the highest generation that the checkpoint knows.
-    `entered`: the command that the newest epoch carries out. `kept`: the last command of the enumerator that the
-    checkpoint has, `refused` those of them that it refused; asked for only where one of `commands` may be such a one.
+    the newest epoch; `highest`: the highest generation that the checkpoint knows. `failing_since`: that of the newest
+    epoch, None if the epoch had time to prove that the fault is over. `entered`: the command that the newest epoch
+    carries out. `kept`: the last command of the enumerator that the checkpoint has, `refused` those of them that it
+    refused; asked for only where one of `commands` may be such a one.
 
     Then the store's commands, read after the journal: the newest `finished` one, the standing orders after it, earlier
     ones that are still `open`, the `commands` that follow, and the `settings` of the definition in force (None: as
@@ -104,6 +105,7 @@ class JournalRead(Event):
     anew: Anew | None = None
     floor: int = 0
     highest: int = 0
+    failing_since: float | None = None
     entered: int | None = None
     kept: int = 0
     refused: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -132,7 +134,7 @@ class EntryRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFailed(Event):
-    """The epoch lost a channel, a part or an answer. `halts`: no retry can mend that; `lost`: what the source lost."""
+    """The epoch lost a channel, a part or an answer. `halts`: no retry can fix that; `lost`: what the source lost."""
 
     epoch: int
     cause: Cause

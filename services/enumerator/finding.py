@@ -89,7 +89,7 @@ def prepared(table: Table, item: TableFound, plan: Plan) -> Table:
         cause = Cause(
             Code.SCHEMA_CHANGE,
             f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt",
-            "copy it with another pipeline",
+            "prepare its consumers, then have it read again",
         )
         return dataclasses.replace(table, phase=QUARANTINED, cause=cause)
     splitter = Splitter(

@@ -1,10 +1,15 @@
-"""Tables that can't be read now because another session of the source holds a lock on them (pure).
+"""Tables that can't be read now (pure): another session of the source holds a lock on them, or they changed in each of
+several generations in a row.
 
     free -> held until a time -> tried: one question, or one chunk, is out -> held for longer | free
 
 Each waits by itself, with its cause, and is tried ever more rarely. Nothing else of it is asked or handed out
 meanwhile, since each try holds up others for as long as a statement waits for a lock. Only the names are saved: after a
 restore each is tried at once.
+
+A table that changed while it was read is read again at once, and the next time within `AGAIN_SECONDS` after a pause.
+MySQL without GTIDs needs it: there a low watermark lies up to a minute back (`AgedPositions`), and the stream meets the
+same DDL in each generation until it is older; each generation would cost a snapshot.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from dataclasses import dataclass
 from cutline.common.causes import Cause
 
 FIRST_SECONDS, LONGEST_SECONDS = 2.0, 15.0
+AGAIN_SECONDS = 60.0  # a table that was read again longer ago, without its pause, is read again at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +34,7 @@ class Holds:
 
     def __init__(self) -> None:
         self._holds: dict[str, _Hold] = {}
+        self._again: dict[str, tuple[float, float]] = {}  # read again -> not before when, after which pause
 
     def __contains__(self, name: str) -> bool:
         return name in self._holds
@@ -54,6 +61,16 @@ class Holds:
             return
         pause = FIRST_SECONDS if before is None else min(LONGEST_SECONDS, 2 * before.pause)
         self._holds[name] = _Hold(cause=cause, due=now + pause, pause=pause)
+
+    def begins_again(self, name: str, cause: Cause, now: float) -> None:
+        """A table begins its next generation since it changed: it is held, but for the first time in a row."""
+        while self._again and now - next(iter(self._again.values()))[0] >= AGAIN_SECONDS:
+            del self._again[next(iter(self._again))]
+        _, before = self._again.pop(name, (now, None))
+        pause = 0.0 if before is None else min(LONGEST_SECONDS, max(FIRST_SECONDS, 2 * before))
+        self._again[name] = (now + pause, pause)
+        if pause:
+            self._holds[name] = _Hold(cause=cause, due=now + pause, pause=pause)
 
     def take_due(self, now: float) -> list[str]:
         """The tables to be tried now."""

@@ -16,6 +16,7 @@ from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import EntryRefused, EntryWritten, JournalRead, Plan, WriteEntry
+from cutline.services.enumerator.leader import STEADY_SECONDS
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.requests import request_of
 from cutline.services.enumerator.table_commands import commands_in
@@ -60,6 +61,7 @@ class Journal:
             anew=last.anew if isinstance(last, EpochEntry) else None,
             floor=epoch.floor if isinstance(epoch, EpochEntry) else 0,
             highest=newest.highest if isinstance(newest, CheckpointEntry) else 0,
+            failing_since=failing_since(epoch, last),
             entered=epoch.command if isinstance(epoch, EpochEntry) else None,
             kept=kept,
             refused=refused,
@@ -91,7 +93,8 @@ class Journal:
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.store.name} is slot {base}, which holds no checkpoint")
         self.restart = place_of(entry.position)
-        return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
+        part = load_part(self.store, entry.parts[ENUMERATOR])
+        return Enumerator.restored(plan, part, entry.tables, at=entry.started_at)
 
     def tables_at(self, base: int) -> Mapping[str, Table]:
         """The tables at a checkpoint, to show them while no epoch is open."""
@@ -108,6 +111,14 @@ class Journal:
                 if table.low is not None and table.phase in (SNAPSHOT, CATCH_UP):
                     places.append((table.low.server, table.low.start().file_position))
         return places
+
+
+def failing_since(epoch: Entry | None, last: Entry | None) -> float | None:
+    """Since when epochs have failed in a row, by the entry of the newest one and the journal's last entry; None if
+    they have not, or if a checkpoint came so late in that epoch that the fault is over."""
+    if not isinstance(epoch, EpochEntry) or last is None or last.written_at - epoch.written_at > STEADY_SECONDS:
+        return None
+    return epoch.failing_since
 
 
 def place_of(position: Position | None) -> Place | None:

@@ -5,7 +5,7 @@ process.
     leading
       ^                ^------------------------------------------------(member or channel lost, slot refused)-------'
       |                '-(pause over)- resting: from the second failure in a row on, a pause that grows
-      '--- lease lost, from any state               halted: epochs in a row ended by a fault that no retry can mend
+      '--- lease lost, from any state               halted: epochs in a row ended by a fault that no retry can fix
                                                     stopped: a person paused, stopped or deleted the pipeline
 
 `TABLE` (states.py) has the handler of each event in each state; an event without one is refused.
@@ -90,11 +90,12 @@ from cutline.services.enumerator.states import (
     TABLE,
     EpochOpened,
     LeaderState,
+    Moments,
 )
 
 GATHER_SECONDS = 10.0  # the longest wait for the configured number of members
 SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members change
-MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
+MAX_HALTS = 2  # epochs in a row that failed for good, before the leader halts
 MENDED_SECONDS = 120.0  # a checkpoint this long after an epoch began resets `halts`: a loss would have been noticed
 STEADY_SECONDS = 60.0  # a failure after a longer epoch is the first in a row
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
@@ -160,10 +161,10 @@ class Leader:
         self.process: Process | None = None
         self.enumerator: Enumerator | None = None
         self._wanted: str | None = None  # nonce of the entry that is being written
-        self._since = 0.0  # when gathering began, or newcomers appeared
+        self.moments = Moments()
         self._rescale: Cause | None = None  # why the members must change, after a checkpoint
         self._nonces = 0
-        self.halts = 0  # epochs in a row that ended by a fault that no retry can mend
+        self.halts = 0  # epochs in a row that ended by a fault that no retry can fix
         self.failures = 0  # epochs in a row that failed
         self.retry_at = 0.0  # when the pause ends
 
@@ -183,7 +184,10 @@ class Leader:
                 self.state, self.cause, self._lost_again = IDLE, _LEASE_LOST, False
                 return effects
         effects = handler(self, event, now)
-        return effects + self.agenda.go_on(self, now)
+        effects += self.agenda.go_on(self, now)
+        unled = self.moments.unled
+        self.moments.unled = None if self.leads else now if unled is None else unled
+        return effects
 
     def _ignore_late(self, event: Event, now: float) -> list[Effect]:
         return []
@@ -233,14 +237,33 @@ class Leader:
             case LeaderState.RESTING:
                 at = datetime.fromtimestamp(self.retry_at, tz=UTC)
                 what = f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row)"
-                return Wait(Party.TIME, what, self.cause)
+                return Wait(Party.TIME, what, self.cause, self.moments.failing)
             case LeaderState.READING | LeaderState.GATHERING | LeaderState.PROPOSING | LeaderState.OPENING:
-                return Wait(Party.EPOCH, f"a new epoch ({self.state})", self.cause)
+                since = self.moments.unled if self.moments.failing is None else self.moments.failing
+                return Wait(Party.EPOCH, self._epoch_awaits(), self.cause, since)
             case LeaderState.STOPPED:
-                return Wait(Party.PERSON, "a person", Cause(Code.ASKED, f"the pipeline is {self.agenda.standing.mode}"))
+                cause, since = Cause(Code.ASKED, f"the pipeline is {self.agenda.standing.mode}"), self.moments.unled
+                return Wait(Party.PERSON, "a person", cause, self.agenda.standing.mode_since or since)
             case LeaderState.LEADING:
                 return self.checkpoints.waiting_for(self.enumerator, now)
         return None
+
+    def _epoch_awaits(self) -> str:
+        """What the next epoch waits for."""
+        match self.state:
+            case LeaderState.READING:
+                return "the store, to give the journal"
+            case LeaderState.GATHERING:
+                roles = " and ".join(f"a {role}" for role in self.roster.missing)
+                return f"{roles} to start" if roles else "more readers and writers to start"
+            case LeaderState.PROPOSING:
+                return "the store, to take the entry of the next epoch"
+        return f"the readers and writers, to begin epoch {self.epoch}"
+
+    @property
+    def halted_since(self) -> float | None:
+        """When the epochs began to fail, of a leader that is halted."""
+        return self.moments.failing if self.halted else None
 
     @property
     def limits(self) -> Limits:
@@ -280,13 +303,14 @@ class Leader:
         return self.state == HALTED
 
     def begin_anew(self, cause: Cause) -> list[Effect]:
-        """End the epoch, if one is open, and begin the next one."""
+        """End the epoch, if one is open, and begin the next one: a failure of it is the first in a row."""
+        self.moments.failing = None
         return self._next_epoch(cause)
 
     def stand_still(self, cause: Cause) -> list[Effect]:
         """End the epoch, if one is open, and begin none."""
         effects = self._end_epoch()
-        self.state, self.cause, self.halts, self.failures = STOPPED, cause, 0, 0
+        self.state, self.cause, self.halts, self.failures, self.moments.failing = STOPPED, cause, 0, 0, None
         return [*effects, self._dismiss()]
 
     def tell(self, event: Event, now: float) -> list[Effect]:
@@ -296,7 +320,7 @@ class Leader:
     # --- lease and members ---
 
     def _lease_taken(self, event: Observed, now: float) -> list[Effect]:
-        self.state = READING
+        self.state, self.moments = READING, Moments()
         return [ReadJournal()]
 
     def _rest(self, event: Observed, now: float) -> list[Effect]:
@@ -319,8 +343,8 @@ class Leader:
         if any(present[incarnation].leaving for incarnation in roster.members):
             self._rescale = _LEAVING  # after a checkpoint, so that no work is repeated
         elif self.checkpoints.ended is not None or not roster.has_newcomers:  # one that has ended needs no more
-            self._since = now
-        elif now - self._since > SETTLE_SECONDS:
+            self.moments.watched = now
+        elif now - self.moments.watched > SETTLE_SECONDS:
             self._rescale = _NEWCOMERS
         return [ReadJournal()] if self.checkpoints.doubts(now) else []
 
@@ -335,6 +359,8 @@ class Leader:
     def _failed(self, cause: Cause, now: float, *, halts: bool, lost: Loss) -> list[Effect]:
         steady = self.state == LEADING and now - self.checkpoints.led_since > STEADY_SECONDS
         self.failures = 1 if steady else self.failures + 1
+        if steady or self.moments.failing is None:
+            self.moments.failing = now
         self.halts = self.halts + 1 if halts else 0
         effects = self._end_epoch()
         self.cause, self.lost = cause, lost
@@ -378,9 +404,11 @@ class Leader:
         self.settings = self.agenda.settings or event.settings or self.settings
         self.definition = self.agenda.definition
         self.anew = self.agenda.anew("lost" if self._lost_again else event.anew)
+        if self.moments.failing is None and self.agenda.commanded is None:
+            self.moments.failing = event.failing_since
         if not self.agenda.leads:
             return self.stand_still(Cause(Code.ASKED, f"the pipeline is {self.agenda.orders.mode}")) + self._delete()
-        self.state, self._since = GATHERING, now
+        self.state, self.moments.watched = GATHERING, now
         return self._gather(event, now)
 
     def _journal_looked_at(self, event: JournalRead, now: float) -> list[Effect]:
@@ -394,7 +422,7 @@ class Leader:
         return self._failed(event.cause, now, halts=event.halts, lost=event.lost)
 
     def _gather(self, event: Event, now: float) -> list[Effect]:
-        if not self.roster.choose(patient=now - self._since < GATHER_SECONDS):
+        if not self.roster.choose(patient=now - self.moments.watched < GATHER_SECONDS):
             return []
         self.state = PROPOSING
         return [self._propose(now)]
@@ -412,6 +440,7 @@ class Leader:
             anew=self.anew,
             command=self.agenda.commanded,
             floor=self.floor,
+            failing_since=self.moments.failing,
         )
         return WriteEntry(entry=entry)
 
@@ -442,8 +471,8 @@ class Leader:
             raise ProtocolError(f"our entry was written to slot {slot}, and was meant for slot {self.tail + 1}")
         self.checkpoints.slot_taken()
         if self.state == PROPOSING:
-            self.tail, self.epoch, self.state, self._since, self._wanted = slot, slot, OPENING, now, None
-            self._lost_again = False
+            self.tail, self.epoch, self.state, self._wanted = slot, slot, OPENING, None
+            self.moments.watched, self._lost_again = now, False
             self.agenda.epoch_written()
             return [OpenEpoch(epoch=slot, base=self.base, plan=self._plan(), definition=self.definition)]
         request = self.checkpoints.written(slot, now)
@@ -451,6 +480,8 @@ class Leader:
         # Sooner it would prove nothing: checkpoints complete also while the stream can't go on.
         if now - self.checkpoints.led_since > MENDED_SECONDS:
             self.halts = 0
+        if now - self.checkpoints.led_since > STEADY_SECONDS:
+            self.moments.failing = None
         assert self.enumerator is not None
         self.agenda.checkpoint_written(slot, request, self.checkpoints.kept_commands, self.enumerator.refused)
         if self.agenda.changing:
@@ -473,9 +504,9 @@ class Leader:
         if event.epoch != self.epoch:
             return []
         self.enumerator = event.enumerator or Enumerator(self._plan())
-        self.enumerator.leave_behind(self.floor)
+        self.enumerator.leave_behind(self.floor, now)
         if self.anew:
-            self.enumerator.begin_anew(self.anew)
+            self.enumerator.begin_anew(self.anew, now)
         self.checkpoints.epoch_opened(self.base, self.enumerator, anew=self.anew is not None, now=now)
         self.enumerator.limits = self.limits  # a restored part has those of its time
         topology = self.enumerator.plan.topology
@@ -551,8 +582,8 @@ class Leader:
             raise ProtocolError(f"{state} epoch {self.epoch}, and slot {tail} is the last")
         if self.base is not None and self.base > tail:
             raise ProtocolError(f"checkpoint {self.base} is the base, and slot {tail} is the last")
-        if state == HALTED and self.halts < MAX_HALTS:
-            raise ProtocolError(f"halted after {self.halts} failures that no retry can mend")
+        if state == HALTED and (self.halts < MAX_HALTS or self.moments.failing is None):
+            raise ProtocolError(f"halted after {self.halts} failures that no retry can fix")
         if self.process is not None and self.enumerator is not None:
             collecting = self.enumerator.collecting
             open_slot = collecting.checkpoint if collecting is not None else None

@@ -129,7 +129,7 @@ class Enumerator:
         self.wanted = False  # since then a reader asked for the next one
         self.collecting: Collecting | None = None
         self.stream_cut: StreamCut | None = None  # the incremental split at its last part
-        self._entries = Entries()
+        self.entries = Entries()
         self._looks = Looks()
         self._cut: Enumerator | None = None  # this machine at the cut of the checkpoint in flight
         self._anew = False  # the epoch begins anew
@@ -144,6 +144,7 @@ class Enumerator:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one fact."""
+        self._tables.now = now
         match event:
             case Began():
                 effects, self._at_begin = self._at_begin, []
@@ -308,6 +309,8 @@ class Enumerator:
             )
         else:
             table = self._next_generation(table, cause)
+            if (now := self._tables.now) is not None:
+                self.splits.holds.begins_again(table_id, cause, now)
         look = DescribeTable(table_id=table_id, generation=table.generation)
         return [*effects, *self.stop_when_over(), look]
 
@@ -409,14 +412,10 @@ class Enumerator:
             return []
         return self.fail(failed.table_id, failed.generation, failed.cause, failed.remedy == Remedy.RESTART)
 
-    def share(self) -> Limits:
-        """Each reader's share of the limits."""
-        rows, size, readers = self.limits.rows_per_second, self.limits.bytes_per_second, len(self.plan.readers)
-        return Limits(rows_per_second=rows and rows / readers, bytes_per_second=size and size / readers)
-
     def throttle(self) -> list[Effect]:
         """Tell every reader its share of the limits."""
-        return [Send(receiver=reader, message=Throttle(limits=self.share())) for reader in self.plan.readers]
+        share = self.limits.shared(len(self.plan.readers))
+        return [Send(receiver=reader, message=Throttle(limits=share)) for reader in self.plan.readers]
 
     # --- checkpoints ---
 
@@ -426,7 +425,7 @@ class Enumerator:
 
     def begin(self, checkpoint: int, now: float) -> None:
         """Collect for `checkpoint` from here on. Called just before `Process.start`."""
-        self.collecting = Collecting(checkpoint=checkpoint, started_at=now)
+        self.collecting, self._tables.now = Collecting(checkpoint=checkpoint, started_at=now), now
         self.news = self.moved = self.wanted = False
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
@@ -468,7 +467,7 @@ class Enumerator:
         splits = self.splits
         splits.accepted = {key: n for key, n in splits.accepted.items() if key not in at_cut.splits.accepted}
         staged = [file for file in collecting.staged if at_cut.splits.counts(file)]
-        tables = self._entries.enter(at_cut._tables.by_name, self._entries.stream(collecting.streamed))
+        tables = self.entries.enter(at_cut._tables.by_name, self.entries.stream(collecting.streamed), staged)
         left = max(at_cut.floor, *at_cut.gone.values(), 0)
         return [WriteCheckpoint(slot=collecting.checkpoint, entry=collecting.entry(staged, tables, left, now))]
 
@@ -501,11 +500,14 @@ class Enumerator:
         return machine
 
     @classmethod
-    def restored(cls, plan: Plan, state: State, entered: Mapping[str, TableEntry]) -> Enumerator:
+    def restored(
+        cls, plan: Plan, state: State, entered: Mapping[str, TableEntry], at: float | None = None
+    ) -> Enumerator:
         """The enumerator of a part: its state, then the reports in flight; all other splits that were out are queued
-        again. `entered` are the tables of the checkpoint's entry."""
+        again. `entered` are the tables of the checkpoint's entry, `at` is when it was started."""
         machine = cls(plan)
         machine._tables = Tables.restored(state)
+        machine._tables.now = at
         head = state.head
         machine.splits = Splits.restored(machine._tables, plan.readers, head)
         machine.stream_stopped = head["streamStopped"]
@@ -522,11 +524,11 @@ class Enumerator:
         for split in reversed(waiting):
             machine.splits.queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)
         machine.snapshot()  # so that the epoch's first snapshot and entry, too, cost only what changed
-        machine._entries = Entries.restored(machine.tables, entered)
+        machine.entries = Entries.restored(machine.tables, entered)
         machine._cut = None
         return machine
 
-    def leave_behind(self, floor: int) -> None:
+    def leave_behind(self, floor: int, now: float) -> None:
         """Take the floor of the epoch. Called before `Began`, on a machine that may be restored.
 
         If it is higher than that of the base, checkpoints after the base are left behind. A table of which the base has
@@ -534,7 +536,7 @@ class Enumerator:
         """
         if floor <= self.floor:
             return
-        self.floor = floor
+        self.floor, self._tables.now = floor, now
         for table in [table for table in self.tables.values() if table.high is None]:
             if table.phase in AT_REST:
                 self._tables.put(dataclasses.replace(table, generation=self.number_after(table.generation)))
@@ -542,13 +544,13 @@ class Enumerator:
                 self.splits.drop(table.table_id)
                 self._next_generation(table)
 
-    def begin_anew(self, why: Anew) -> None:
+    def begin_anew(self, why: Anew, now: float) -> None:
         """Read every table again, as its next generation. Called before `Began`, on a machine that may be restored.
 
         A paused table stays paused, a dropped one is looked for as before. A person's wish allows other columns too,
         also with `schema_changes: halt`.
         """
-        self._anew = True
+        self._anew, self._tables.now = True, now
         cause = ASKED if why == "asked" else _LOST
         self.splits.todo, self.splits.shelved, self.splits.out, self.splits.accepted = deque(), [], {}, {}
         self._at_begin, self.stream_stopped = [], False

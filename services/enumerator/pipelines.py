@@ -80,6 +80,10 @@ async def lead(host: Host, store: PipelineStore, environment: Environment, sourc
             config = PipelineConfig.from_definition(definition)
             await EnumeratorDriver(host, store, config, environment, sources, version).run()
     except Exception as error:  # a failed pipeline must not affect the others
+        with suppress(CutlineError):
+            if await in_store(store.has_ended):  # deleted by another leader meanwhile: what it needs is gone
+                log.info("pipeline %s is deleted", store.name)
+                return
         unknown = not isinstance(error, (CutlineError, OSError))
         log.error("pipeline %s stopped: %s; trying again in 5 s", store.name, error, exc_info=unknown)
         await asyncio.sleep(5.0)

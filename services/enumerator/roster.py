@@ -49,6 +49,11 @@ class Roster:
         return all(self.chosen.get(role.name) for role in self.roles)
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """The roles of which no service is present."""
+        return tuple(role.name for role in self.roles if not self._staying(role.name))
+
+    @property
     def has_newcomers(self) -> bool:
         """Whether services are present that this epoch lacks."""
         return not self._present() <= set(self.members)

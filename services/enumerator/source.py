@@ -83,7 +83,8 @@ class SourceReader:
         self.config = config
         self.hosts = Hosts(config.source)
         self._problem: Wait | None = None  # why the last try failed
-        self._open: dict[int, float] = {}  # questions without an answer -> since when
+        self._failed: Wait | None = None  # the same, until the source answers: also where no question is open
+        self._open: dict[int, tuple[float, float]] = {}  # questions without an answer -> since when, both clocks
         self._numbers = itertools.count()
         self._connection: Connection | None = None
         self._server: Server | None = None
@@ -100,25 +101,27 @@ class SourceReader:
         """Why a question has no answer yet, if one is late."""
         if self._problem is not None or not self._open:
             return self._problem
-        if time.monotonic() - min(self._open.values()) < SILENT_SECONDS:
+        asked, since = min(self._open.values())
+        if time.monotonic() - asked < SILENT_SECONDS:
             return None
         place = self.hosts.current
         sentence = f"{place} has not answered a question for over {SILENT_SECONDS:.0f} s"
-        return Wait(Party.SOURCE, "the source", Cause(Code.UNAVAILABLE, sentence, "is it up?"))
+        return Wait(Party.SOURCE, "the source", Cause(Code.UNAVAILABLE, sentence, "is it up?"), since)
 
     async def answer(self, question: Effect) -> Event:
         """Answer a question; an unreachable server is asked again until it answers."""
         pause, longest = PAUSE_SECONDS
         number = next(self._numbers)
-        self._open[number] = time.monotonic()
+        self._open[number] = time.monotonic(), time.time()
         try:
             while True:
                 try:
                     event = await self._answer(question)
-                    self._problem = None
+                    self._problem = self._failed = None
                     return event
                 except (Unavailable, SourceRefused) as error:
-                    problem = Wait(Party.SOURCE, "the source", error.cause)
+                    problem = Wait(Party.SOURCE, "the source", error.cause).as_before(self._failed, time.time())
+                    self._failed = problem
                     if self._problem != problem:  # log it once for all questions
                         self._problem = problem
                         log.warning("pipeline %s waits for %s", self.config.name, problem)
@@ -165,6 +168,7 @@ class SourceReader:
         raises, after one try.
         """
         logs = await self._thread.call(partial(self._on_connection, look))
+        self._failed = None
         oldest_seconds = await self._thread.call(
             partial(self._on_connection, lambda connection, _: oldest_transaction_seconds(connection))
         )

@@ -1,8 +1,8 @@
 """The splits of a pipeline: queued, kept back, and out at readers (pure).
 
 Splits are pulled: a reader says how many it has room for. With none left to give, an unstarted one is taken back from a
-busy reader for an idle one. Splits of a paused table are kept back, and those of a table that another session of the
-source has locked (holds.py): of these one at a time is tried.
+busy reader for an idle one. Splits of a paused table are kept back, and those of one that can't be read now (holds.py):
+of these one at a time is tried.
 """
 
 from __future__ import annotations

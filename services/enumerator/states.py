@@ -40,6 +40,19 @@ class EpochOpened(Event):
     enumerator: Enumerator | None
 
 
+@dataclass(slots=True, kw_only=True)
+class Moments:
+    """When what a leader is in the middle of began, in seconds since 1970.
+
+    `watched`: gathering, or the presence of newcomers. `unled`: no epoch has been open since then. `failing`: the first
+    epoch ended of those that have failed in a row, maybe under another leader.
+    """
+
+    watched: float = 0.0
+    unled: float | None = None
+    failing: float | None = None
+
+
 class LeaderState(StrEnum):
     """Where a leader stands: see the head of this file."""
 

@@ -30,11 +30,13 @@ def of_leader(leader: Leader, pipeline: str, *, part_of_run: bool) -> Enumerator
         epoch=leader.epoch,
         state=leader.state,
         mode=agenda.standing.mode,
+        mode_since=agenda.standing.mode_since,
         definition=agenda.standing.definition,
         commands=CommandsStatus(
             running=agenda.running, done=agenda.finished, apart=tuple(sorted(agenda.apart)), waiting=agenda.waiting()
         ),
         halted=_halted(leader, pipeline, part_of_run) if leader.state == HALTED else None,
+        halted_since=leader.halted_since,
         ended=leader.checkpoints.ended,
         checkpoint=CheckpointStatus(
             number=leader.base,
@@ -61,19 +63,18 @@ def _halted(leader: Leader, pipeline: str, part_of_run: bool) -> Cause:
     )
 
 
-def deletion_awaits(pipeline: str, *, purging: bool, failed: Cause | None) -> Wait:
-    """What a pipeline that is being deleted waits for. `purging`: the lake tables go too, and are not gone yet;
-    `failed`: why the last try to delete it failed."""
+def deletion_awaits(pipeline: str, *, since: float | None, purging: bool, failed: Cause | None) -> Wait:
+    """What a pipeline that is being deleted `since` then waits for. `purging`: the lake tables go too, and are not gone
+    yet; `failed`: why the last try to delete it failed."""
     if purging:
         way = (
             f"if the lake can't be reached any more, `cutline pipeline leave-lake {pipeline}` deletes the pipeline"
             " without that"
         )
         what = "a Spark writer, to drop the lake tables of the deleted pipeline"
-        return Wait(Party.SPARK_WRITER, what, Cause(Code.LATE, "they are not dropped yet", way))
+        return Wait(Party.SPARK_WRITER, what, Cause(Code.LATE, "they are not dropped yet", way), since)
     cause = None if failed is None else failed.before("the last try failed: ")
-    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause)
-
+    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause, since)
 
 
 class TablesShown:
@@ -109,6 +110,7 @@ class TablesShown:
 def _shown(table: Table) -> TableStatus:
     return TableStatus(
         phase=table.phase,
+        since=table.since,
         generation=table.generation,
         rows_done=table.rows_done,
         rows_estimate=table.estimate,

@@ -44,6 +44,7 @@ class Table:
     rows_done: int = 0
     estimate: int = 0
     cause: Cause | None = None
+    since: float | None = None  # when it entered its phase, as `Tables.put` knows; None: before that was noted
     # At rest because of the table's state at the source, so looked at now and then: dropped, hidden, or not copyable
     # since it was created again.
     awaited: bool = False
@@ -98,13 +99,18 @@ class Tables:
         self.splitting: dict[str, None] = {}  # tables of which chunks are still to be made, in order
         self.asking: set[str] = set()  # tables whose splitter waits for an answer of the source
         self.awaited: dict[str, None] = {}  # tables that are looked at now and then
+        self.now: float | None = None  # the time of the fact in hand: tables that change their phase enter it now
         self._values: dict[str, dict[str, Any]] = {"tables": {}, "completed": {}}  # of the last part; never changed
         self._unsaved: dict[str, Table | None] = {}  # changed since the last part -> as that part has it
         self._named: set[str] = set()  # hashes of the schemas that parts of this epoch, or its base, have saved
 
     def put(self, table: Table) -> Table:
-        """Take a new table, or another state of a known one. Nothing else writes `by_name`."""
-        name, splitter = table.table_id, table.splitter
+        """Take a new table, or another state of a known one; `since` follows its phase. Nothing else writes
+        `by_name`."""
+        name, splitter, known = table.table_id, table.splitter, self.by_name.get(table.table_id)
+        since = known.since if known is not None and known.phase == table.phase else self.now
+        if table.since != since:
+            table = dataclasses.replace(table, since=since)
         self._unsaved.setdefault(name, self.by_name.get(name))
         self.by_name[name] = table
         _keep(self.splitting, name, splitter is not None and not splitter.done)
@@ -129,7 +135,7 @@ class Tables:
     def copy(self) -> Tables:
         """The same tables, without indexes: enough to take the reports of a cut."""
         tables = Tables()
-        tables.by_name = dict(self.by_name)
+        tables.by_name, tables.now = dict(self.by_name), self.now
         return tables
 
     def part(self) -> tuple[Mapping[str, Mapping[str, Any]], tuple[TableSchema, ...]]:
@@ -159,7 +165,10 @@ class Tables:
             table_id, _, number = key.rpartition(" ")
             groups.setdefault(table_id, []).append((int(number), group))
         for name, value in state.values.get("tables", {}).items():
-            tables.put(_from_json(name, value, schemas, [group for _, group in sorted(groups.get(name, []))]))
+            table = _from_json(name, value, schemas, [group for _, group in sorted(groups.get(name, []))])
+            tables.now = table.since
+            tables.put(table)
+        tables.now = None
         tables._named = set(schemas)
         return tables
 
@@ -219,7 +228,10 @@ def _replace_groups(values: dict[str, Any], name: str, table: Table | None, befo
 
 def _to_json(table: Table) -> dict[str, Any]:
     """The table's form in a part, but for its completed splits; what few tables have is left out if it is absent."""
-    rare = {"pausing": table.pausing, "resuming": table.resuming, "lookedAt": to_plain(table.looked_at)}
+    rare = {
+        "pausing": table.pausing, "resuming": table.resuming, "lookedAt": to_plain(table.looked_at),
+        "since": table.since,
+    }  # fmt: skip
     return {
         "generation": table.generation, "phase": table.phase,
         "schema": table.schema.hash if table.schema else None,
@@ -257,6 +269,7 @@ def _from_json(
         pausing=value.get("pausing", False),
         resuming=value.get("resuming", False),
         looked_at=from_plain(Low | None, value.get("lookedAt")),
+        since=value.get("since"),
     )
 
 

@@ -43,7 +43,7 @@ class ChunkReading:
         self.split: SnapshotSplit
         self._source, self._chunks, self._clock = source, source.chunks, ports.clock
         self._obstacle: Wait | None = None  # while the source is too busy or unreachable
-        self._asked_at: float | None = None  # monotonic: since then an answer of the source is awaited
+        self._asked_at: tuple[float, float] | None = None  # since then an answer is awaited: monotonic, and since 1970
         self._max_threads_running = max_threads_running
         self._quiet_at = float("-inf")  # when the source was last seen to be not too busy, monotonic
         self._pace = Pace(now=self._clock.monotonic())
@@ -58,16 +58,17 @@ class ChunkReading:
         """The obstacle, while the source is too busy, unreachable, or silent."""
         if self._obstacle is not None or self._asked_at is None:
             return self._obstacle
-        silent = self._clock.monotonic() - self._asked_at
+        asked, since = self._asked_at
+        silent = self._clock.monotonic() - asked
         if silent < SILENT_SECONDS:
             return None
         sentence = f"it has sent nothing of {self.split.table_id} for {silent:.0f} s"
-        return Wait(Party.SOURCE, "the source", Cause(Code.UNAVAILABLE, sentence, "is it up?"))
+        return Wait(Party.SOURCE, "the source", Cause(Code.UNAVAILABLE, sentence, "is it up?"), since)
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:
         """The source is asked something: while this lasts too long, `waiting_for` says so."""
-        self._asked_at = self._clock.monotonic()
+        self._asked_at = self._clock.monotonic(), self._clock.time()
         try:
             yield
         finally:
@@ -141,7 +142,7 @@ class ChunkReading:
                     log.warning("no chunk is read while the source is busy: %s", measured)
                 seconds = self._clock.time() - since
                 what = f"the source to become less busy ({seconds:.0f} s so far)"
-                self._obstacle = Wait(Party.BUSY_SOURCE, what, Cause(Code.BUSY, measured))
+                self._obstacle = Wait(Party.BUSY_SOURCE, what, Cause(Code.BUSY, measured), since)
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
         except (Unavailable, SourceRefused) as error:  # reading the chunk will fail too, and report it
             log.warning("could not ask the source how busy it is: %s", error)
@@ -165,7 +166,7 @@ class ChunkReading:
                     return
                 except (Unavailable, SourceRefused) as error:
                     what = f"the source (unreachable for {self._clock.time() - since:.0f} s)"
-                    self._obstacle = Wait(Party.SOURCE, what, error.cause)
+                    self._obstacle = Wait(Party.SOURCE, what, error.cause, since)
                     pause *= 2
         finally:
             self._obstacle = None

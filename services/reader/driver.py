@@ -125,6 +125,7 @@ class ReaderDriver:
         most = self.config.snapshot.max_threads_running
         self.chunks = ChunkReading(self.source, max_threads_running=most, name=store.name, ports=self.ports)
         self.waiting_for: Wait | None = None
+        self._full: Wait | None = None  # for a checkpoint, if no more rows may be sent
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
         self.measures = Measures()
@@ -171,7 +172,7 @@ class ReaderDriver:
             case ContinueChunk():
                 self.loop.spawn(self._next_rows(self.chunks.split))
             case SetLimits(limits=limits):
-                log.info("pipeline %s: reading chunks within %s", self.store.name, limits)
+                log.info("pipeline %s: reading chunks at up to %s", self.store.name, limits)
                 self.chunks.set_limits(limits)
             case ReadChanges():
                 self.loop.spawn(self._read_changes(effect))
@@ -230,17 +231,20 @@ class ReaderDriver:
                 thread.end(self.cursors.pop(order.cursor)[0].close)
                 if self.config.source.server_id is not None:
                     # The id is configured: without a pause, two clients with it would end each other's dump in turn.
-                    self.waiting_for = Wait(Party.OTHER, "its server id", error.cause)
+                    self._waits(Wait(Party.OTHER, "its server id", error.cause))
                     await asyncio.sleep(longest)
             except SourceLost as error:
                 if order.cursor == MAIN:
                     raise
                 return self._catch_up_lost(order, error)
             except (Unavailable, SourceRefused) as error:
-                self.waiting_for = Wait(Party.SOURCE, "the source", error.cause)
+                self._waits(Wait(Party.SOURCE, "the source", error.cause))
                 log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
                 await asyncio.sleep(pause)
                 pause = min(longest, pause * 2)
+
+    def _waits(self, wait: Wait) -> None:
+        self.waiting_for = wait.as_before(self.waiting_for, self.ports.clock.time())
 
     @staticmethod
     def _catch_up_lost(order: ReadChanges, error: SourceLost) -> ChangesRead:
@@ -299,15 +303,18 @@ class ReaderDriver:
 
     def _checkpoint_awaited(self) -> Wait | None:
         """What this reader waits for, if it may send no more rows."""
-        unsaved = self.machine.unsaved
+        unsaved, before = self.machine.unsaved, self._full
         if not unsaved.full:
+            self._full = None
             return None
         since = "the pipeline began" if unsaved.saved is None else f"checkpoint {unsaved.saved}"
         sentence = (
             f"this reader has sent {unsaved.bytes / (1 << 20):,.0f} MiB of rows since {since}, its share of"
             " checkpoint.max_unsaved_bytes"
         )
-        return Wait(Party.CHECKPOINT, "a checkpoint", Cause(Code.LATE, sentence))
+        full = Wait(Party.CHECKPOINT, "a checkpoint", Cause(Code.LATE, sentence))
+        self._full = full.as_before(before, self.ports.clock.time())
+        return self._full
 
     async def _publish_status(self) -> None:
         while True:

@@ -304,7 +304,7 @@ class Stream:
                 cause = Cause(
                     Code.PLACE,
                     f"{table.table_id} can't be shown at the stop, {place}: {late} at {at}, after it",
-                    "name a later stop, or start at an earlier place in the binlog",
+                    "copy it by another pipeline, with a later stop or an earlier start",
                 )
                 self._tables.remove(table.table_id)
                 effects.append(self._report(table.table_id, table.generation, TableState.FAULT, cause))

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from cutline.common import programs, threads
 from cutline.common.config.environment import Environment, cache_folder
@@ -31,14 +31,17 @@ from cutline.common.errors import ConfigError, CutlineError, redacted
 from cutline.common.mesh.redis import answered
 from cutline.common.mesh.redis import connect as connect_redis
 from cutline.common.store.store import Store
+from cutline.services.run.figures import number
+from cutline.services.run.layout import wrapped
 from cutline.services.run.preflight import fixed, live_changes, queued_changes
 from cutline.services.run.workdir import default_workdir
 from cutline.services.sources.mysql import requirements
 from cutline.services.sources.mysql.binlog import scanner
 from cutline.services.sources.mysql.binlog_age import if_short, retention
+from cutline.services.sources.mysql.catalogue import list_tables
 from cutline.services.sources.mysql.connection import address, encryption
 from cutline.services.sources.mysql.hosts import Hosts
-from cutline.services.sources.mysql.preflight import check_source
+from cutline.services.sources.mysql.preflight import check_source, described, quarantine_causes
 from cutline.services.sources.mysql.server import clock, identify, oldest_transaction_seconds
 from cutline.spark_writer import jars
 from cutline.spark_writer.sinks.iceberg import catalogue
@@ -51,21 +54,24 @@ CLOCK_SECONDS = 60
 """Iceberg refuses commits when the clock was set back by more."""
 TRANSACTION_SECONDS = 600
 """A SELECT of a chunk ends long before, by its time limit."""
+NO_ANSWER = "no answer"
 _BUILT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of one check: what was found, and the remedy if that is not good enough."""
+    """The outcome of one check: what was found, and the remedy if that is not good enough. `hinders`: Cutline can't
+    work before that; it can without a table that will be quarantined."""
 
     name: str
     found: str
     remedy: str | None = None
+    hinders: bool = True
 
     @property
     def ok(self) -> bool:
         """Whether Cutline can work with it."""
-        return self.remedy is None
+        return self.remedy is None or not self.hinders
 
 
 def examine(pipeline: Path | None, environment: Environment) -> list[Finding]:
@@ -91,9 +97,9 @@ def _outcome(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except ConfigError as error:
-        return Finding(name=name, found="no", remedy="; ".join(map(str, error.faults)))
+        return Finding(name=name, found="not as needed", remedy="; ".join(map(str, error.faults)))
     except CutlineError as error:
-        return Finding(name=name, found="no answer", remedy=str(error))
+        return Finding(name=name, found=NO_ANSWER, remedy=str(error))
 
 
 def _python() -> Finding:
@@ -206,7 +212,11 @@ def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
         yield Finding(name="pipeline", found=str(file), remedy="; ".join(map(str, error.faults)))
         return
     yield Finding(name="pipeline", found=f"{config.name} ({file})")
-    yield _outcome("source", partial(_source, config))
+    source = _outcome("source", partial(_source, config))
+    yield source
+    if source.found != NO_ANSWER:
+        with suppress(CutlineError):  # the finding above says what is wrong
+            yield from _tables(config)
     if len(config.source.addresses) > 1:
         for where in config.source.addresses:
             yield _outcome(f"source {where}", partial(_other_host, config, where))
@@ -280,6 +290,22 @@ def _source(config: PipelineConfig) -> Finding:
     )
 
 
+def _tables(config: PipelineConfig) -> Iterator[Finding]:
+    """The tables that the pipeline selects, and a finding for each that will be quarantined."""
+    with closing(Hosts(config.source).connect()) as connection:
+        selected = config.select(list_tables(connection))
+        found = described(connection, identify(connection), config, selected)
+    held = {table: causes for table, each in found.items() if (causes := quarantine_causes(each))}
+    text = f"{number(len(selected))} match {', '.join(config.tables)}"
+    yield Finding(name="tables", found=f"{text}; {number(len(held))} will be quarantined" if held else text)
+    for table, causes in held.items():
+        sentence, remedy = ("; ".join(filter(None, dict.fromkeys(each))) for each in (
+            (cause.sentence for cause in causes), (cause.remedy for cause in causes),
+        ))  # fmt: skip
+        remedy = remedy or "leave it out of tables"
+        yield Finding(name=f"table {table}", found=f"will be quarantined: {sentence}", remedy=remedy, hinders=False)
+
+
 def _other_host(config: PipelineConfig, where: Address) -> Finding:
     """Whether one of several servers could take over now."""
     with closing(Hosts(config.source.at(where)).connect()) as connection:
@@ -303,11 +329,13 @@ def _store(workdir: Path, environment: Environment) -> Finding:
     return Finding(name="store", found=redacted(environment.store_url))
 
 
-def show(findings: list[Finding]) -> None:
-    """Print one line for each finding, and its remedy below it."""
-    table = Table.grid(padding=(0, 2))
+def show(findings: list[Finding], console: Console) -> None:
+    """Print what was found, and below it the remedy: wrapped in a terminal, a line each elsewhere."""
+    width, names = console.width if console.is_terminal else None, max(len(finding.name) for finding in findings)
     for finding in findings:
-        table.add_row("[green]ok[/]" if finding.ok else "[red]no[/]", finding.name, finding.found)
-        if finding.remedy is not None:
-            table.add_row("", "", finding.remedy)
-    Console(soft_wrap=True).print(table)
+        mark, style = ("FAULT", "red") if not finding.ok else ("note", "yellow") if finding.remedy else ("ok", "green")
+        text = Text.assemble((mark.ljust(5), style), f"  {finding.name.ljust(names)}  {finding.found}")
+        lines = wrapped(text, width)
+        lines += wrapped(f"remedy: {finding.remedy}", width, 7) if finding.remedy is not None else []
+        for line in lines:
+            console.print(line, soft_wrap=True)

@@ -24,7 +24,6 @@ import os
 import secrets
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,8 +31,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cutline.common import programs
-from cutline.common.causes import Cause
 from cutline.common.commands.kinds import Define, ReadAgain, Savepoint
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
@@ -54,12 +51,15 @@ from cutline.common.store.commands import Command, Outcome
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.threads import Threads
+from cutline.services.control.standing import Standing
 from cutline.services.run import running
+from cutline.services.run.children import Counts, addresses, missing_programs, service_children
+from cutline.services.run.conditions import judged
 from cutline.services.run.preflight import check, live_changes, queued_changes
-from cutline.services.run.supervisor import LONGEST_PAUSE_SECONDS, Child, Supervisor, free_port
+from cutline.services.run.supervisor import LONGEST_PAUSE_SECONDS, Child, Supervisor
 from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until, caught_up, dropped, not_live, pending, unpublished
-from cutline.services.run.workdir import locked, remove_run_file, write_redis_settings, write_run_file
+from cutline.services.run.workdir import locked, remove_run_file, write_run_file
 from cutline.services.sources.mysql.hosts import flushed_high
 from cutline.spark_writer import jars
 from cutline.spark_writer.sinks.iceberg import catalogue
@@ -67,38 +67,11 @@ from cutline.spark_writer.sinks.iceberg import catalogue
 SPARK_HALTS = 3
 LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
-_PROJECT = str(Path(__file__).resolve().parents[2])
 _SOURCE, _FETCHING = Threads("source"), Threads("jars")
 
 
-def _redis_child(workdir: Path, port: int, password: str, memory_bytes: int) -> Child:
-    settings = write_redis_settings(workdir, port, password, memory_bytes)
-    return Child(name="Redis", command=[str(programs.redis().path), str(settings)], log=workdir / "logs" / "redis.log")
-
-
 def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
-    modules = [("enumerator-0", "cutline.services.enumerator"), ("enumerator-1", "cutline.services.enumerator")]
-    modules += [(f"reader-{i}", "cutline.services.reader") for i in range(config.workers.readers)]
-    modules += [(f"writer-{i}", "cutline.services.writer") for i in range(config.workers.writers)]
-    modules += [("spark-writer", "cutline.spark_writer")]
-    # -P: no module in the user's current folder may be taken for ours, or for one that we import.
-    commands = [(name, [module]) for name, module in modules]
-    commands += [("control", ["cutline.services.control", "--embedded"])]
-    return [
-        Child(name=name, command=[sys.executable, "-P", "-m", *command], log=workdir / "logs" / f"{name}.log")
-        for name, command in commands
-    ]
-
-
-def _missing_programs(environment: Environment) -> list[Cause]:
-    """A cause for each program that this machine lacks: a Java for Spark, and a Redis unless a URL names one."""
-    faults: list[Cause] = []
-    for find in (programs.java, programs.redis) if environment.redis_url is None else (programs.java,):
-        try:
-            find()
-        except ConfigError as error:
-            faults += error.faults
-    return faults
+    return service_children(Counts(readers=config.workers.readers, writers=config.workers.writers), workdir)
 
 
 def define(store: PipelineStore, definition: Mapping[str, Any], *, replaces: bool = False) -> None:
@@ -212,7 +185,7 @@ class Run:
         return None
 
     def _check(self) -> Mapping[str, Any]:
-        missing = _missing_programs(self._environment)
+        missing = missing_programs(self._environment)
         return check(
             self._config,
             store_url=self._store_url,
@@ -244,32 +217,22 @@ class Run:
         self._woken.set()
 
     async def _run(self, store: PipelineStore) -> None:
-        environment = self._environment
-        redis_url, own_redis = environment.redis_url, []
-        if redis_url is None:
-            port, password = free_port(), secrets.token_hex(16)
-            own_redis = [_redis_child(self._workdir, port, password, environment.redis_memory_bytes)]
-            redis_url = f"redis://:{password}@127.0.0.1:{port}/0"
-        self._redis_url = redis_url
+        workers = self._config.workers
+        where = addresses(
+            self._environment,
+            self._workdir,
+            store_url=self._store_url,
+            readers=workers.readers,
+            writers=workers.writers,
+        )
+        self._redis_url, self._api_url = where.redis_url, where.api_url
         shutil.rmtree(self._temporary, ignore_errors=True)  # left by a killed run: we hold the lock of the work folder
         self._temporary.mkdir(mode=0o700)
-        api_port = free_port(environment.api_port)
-        self._api_url = f"http://{environment.api_host}:{api_port}"
-        environ = os.environ | {
-            "CUTLINE_REDIS_URL": redis_url,
-            "CUTLINE_STORE_URL": self._store_url,
-            "CUTLINE_RUN": self._id,
-            "CUTLINE_API_HOST": environment.api_host,
-            "CUTLINE_API_PORT": str(api_port),
-            "CUTLINE_READERS": str(self._config.workers.readers),
-            "CUTLINE_WRITERS": str(self._config.workers.writers),
-            "PYTHONPATH": os.pathsep.join(filter(None, (_PROJECT, os.environ.get("PYTHONPATH")))),
-            "PYTHONUNBUFFERED": "1",
-            "TMPDIR": str(self._temporary),
-        }
-        self._supervisor = Supervisor([*own_redis, *_service_children(self._config, self._workdir)], environ)
-        redis = connect(redis_url)
+        children = [*where.redis, *_service_children(self._config, self._workdir)]
+        self._supervisor = Supervisor(children, {**where.environ, "CUTLINE_RUN": self._id})
+        redis = connect(self._redis_url)
         self._registry = Registry(redis)
+        self._standing = Standing(self._registry, Store(self._store_url))
         self._view.say(f"{self._config.name}: logs in {self._workdir / 'logs'}, API at {self._api_url}")
         try:
             with suppress(Unavailable):  # the status of an earlier run, in a Redis that outlived it
@@ -281,7 +244,7 @@ class Run:
             if (last := self._ended()) is None:
                 await self._savepoint(store)
             else:
-                self._view.update(self._status)
+                self._view.update(self._status, publication=self._publication)
                 self._view.say(f"the stop is reached: checkpoint {last} is published and kept")
             if (gone := dropped(self._tables())) is not None:
                 self._view.say(gone)
@@ -307,9 +270,10 @@ class Run:
         for sentence in self._supervisor.tick(time.monotonic()):
             self._view.say(sentence)
         self._write_run_file()
-        notes = []
+        notes, known = [], {}
         try:
             self._status = await self._registry.status(store.key)
+            known = {store.life: self._status}
         except Unavailable:
             notes.append(f"Redis at {place(self._redis_url)} does not answer; trying again")
         try:
@@ -317,9 +281,8 @@ class Run:
                 raise Deleted(f"the pipeline {store.name} was deleted, so this run ends")
             if await in_store(store.deleting):
                 notes.append("the pipeline is being deleted; this run ends with it")
-            if numbers := await in_store(store.publication_numbers, self._published):
-                self._publication = await in_store(store.publication, numbers[-1])
-                self._published = numbers[-1]
+            if newest := await in_store(running.newest_publication, store, self._published):
+                self._publication, self._published = newest, newest.n
         except Unavailable as error:
             notes.append(f"{error}; trying again")
         if halted := self._status.enumerator.halted:
@@ -329,7 +292,10 @@ class Run:
         if (failure := self._status.spark_writer.failure) is not None:
             notes.append(f"{SPARK_WRITER}: {failure.cause}; starting again in {failure.again_seconds:g} s")
         self._check_spark(self._status.spark_writer)
-        self._view.update(self._status, notes=(*notes, *self._notes))
+        conditions = judged(await self._standing.of_pipelines(known))
+        self._view.update(
+            self._status, publication=self._publication, notes=(*notes, *self._notes), conditions=conditions
+        )
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), LOOK_SECONDS)
         self._woken.clear()
@@ -423,7 +389,7 @@ class Run:
                 self._notes = (f"the savepoint is checkpoint {slot}; waiting for its publication",)
             else:
                 self._notes = ()
-                self._view.update(self._status)
+                self._view.update(self._status, publication=self._publication)
                 self._view.say(f"savepoint: checkpoint {slot} is published and kept; the same command resumes there")
                 return
         raise CutlineError(

@@ -15,8 +15,10 @@ from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
 from cutline.common.status.pipeline_status import PipelineStatus
 from cutline.common.store.commands import Command, Outcome
-from cutline.common.store.store import PipelineStore
+from cutline.common.store.records import Publication
+from cutline.common.store.store import PipelineStore, Store
 from cutline.common.table_id import meant
+from cutline.services.control.standing import Held, Standing
 
 THROTTLE_SECONDS = 30.0
 CHOICE_SECONDS = 60.0
@@ -33,6 +35,25 @@ async def status_of(redis_url: str, pipeline: PipelineStore) -> PipelineStatus:
         return await Registry(redis).status(pipeline.key)
     finally:
         await redis.aclose()
+
+
+async def look_of(redis_url: str, root: Store, pipeline: PipelineStore) -> tuple[PipelineStatus, list[Held]]:
+    """The status of `pipeline`, as `status_of`, and the conditions that hold."""
+    if pipeline.definition() is None:
+        return PipelineStatus(), []
+    redis = connect(redis_url)
+    try:
+        registry = Registry(redis)
+        status = await registry.status(pipeline.key)
+        return status, await Standing(registry, root).of_pipelines({pipeline.life: status})
+    finally:
+        await redis.aclose()
+
+
+def newest_publication(pipeline: PipelineStore, after: int = 0) -> Publication | None:
+    """The newest publication of `pipeline`, None if there is none after number `after`. Blocks."""
+    numbers = pipeline.publication_numbers(after)
+    return pipeline.publication(numbers[-1]) if numbers else None
 
 
 def ask(

@@ -1,180 +1,214 @@
-"""The live view of one pipeline: a progress bar for each table, then lag, last checkpoint and last publication.
+"""The view of one pipeline in a terminal: summary, conditions, then tables; as plain lines, or drawn to fit a screen.
 
-The caller provides the content: the status parts from Redis, and notes of `cutline run`. In a terminal the picture is
-redrawn in place; elsewhere plain lines are printed when something changed, seconds apart.
+What matters comes first, so that a screen of ten lines has it: the summary, the conditions that a person must act on,
+notes, the tables in trouble, those that are read with a progress bar each, the live ones. What has no room is counted.
+In a terminal the picture is redrawn in place; elsewhere plain lines are printed when something changed, seconds apart.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from cutline.common.causes import Cause
 from cutline.common.mesh.rates import Rates
-from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING, Phase
-from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
-from cutline.common.waits import Wait
+from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING
+from cutline.common.status.pipeline_status import PipelineStatus
+from cutline.common.store.records import Publication
+from cutline.services.run.conditions import ShownCondition, block, in_order, listed
+from cutline.services.run.figures import duration, number, span
+from cutline.services.run.layout import Bar, Column, Items, grid, shared, wrapped
+from cutline.services.run.picture import Picture, TableLine, of_status
 
 PLAIN_INTERVAL_SECONDS = 5.0
-_COLOURS = {LIVE: "green", PAUSED: "yellow", QUARANTINED: "red", DROPPED: "bright_black"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLine:
-    """The line of one table. `fraction` is 0..1 of the snapshot; rate in rows/s; `eta_seconds` is None if unknown."""
-
-    name: str
-    phase: Phase
-    generation: int
-    rows: int
-    fraction: float
-    rate: float
-    eta_seconds: float | None
-    cause: Cause | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """The content of the view at one moment; ages are in seconds."""
-
-    pipeline: str
-    epoch: int | None
-    tables: tuple[TableLine, ...]
-    lag_seconds: float | None
-    checkpoint: int | None
-    checkpoint_age_seconds: float | None
-    in_flight: int | None
-    publication: int | None
-    publication_age_seconds: float | None
-    waiting_for: Wait | None
-    notes: tuple[str, ...]
-
-
-def picture(
-    pipeline: str, status: PipelineStatus, *, rates: Rates, now: float, notes: tuple[str, ...] = ()
-) -> Picture:
-    """The picture of the status; what no service has written yet is left out.
-
-    `now` is epoch seconds, as are the times in the status.
-    """
-    leader, spark, checkpoint = status.enumerator, status.spark_writer, status.enumerator.checkpoint
-    return Picture(
-        pipeline=pipeline,
-        epoch=leader.epoch or None,
-        tables=tuple(_line(name, table, rates, now) for name, table in sorted(status.tables.items())),
-        lag_seconds=_age(spark.source_time, now),
-        checkpoint=checkpoint.number,
-        checkpoint_age_seconds=_age(checkpoint.completed_at, now),
-        in_flight=checkpoint.in_flight,
-        publication=spark.published,
-        publication_age_seconds=_age(spark.published_at, now),
-        waiting_for=leader.waiting_for,
-        notes=notes,
-    )
-
-
-def _line(name: str, table: TableStatus, rates: Rates, now: float) -> TableLine:
-    rows, estimate = table.rows_done or 0, table.rows_estimate
-    rate = rates.observe(name, table.generation, rows, now)
-    fraction, eta = 1.0, None
-    if table.phase in (WAITING, SNAPSHOT):
-        fraction = min(0.99, rows / estimate) if estimate else 0.0
-        if estimate and rate > 0:
-            eta = max(0.0, estimate - rows) / rate
-    return TableLine(
-        name=name,
-        phase=table.phase,
-        generation=table.generation,
-        rows=rows,
-        fraction=fraction,
-        rate=rate,
-        eta_seconds=eta,
-        cause=table.cause,
-    )
-
-
-def _age(moment: float | None, now: float) -> float | None:
-    return max(0.0, now - moment) if moment else None
-
-
-def duration(seconds: float) -> str:
-    """A time span for people to read: 0.4 s, 42 s, 3:05, 2:03:04."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    whole = round(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+_COLOURS: Mapping[str, str] = {LIVE: "green", PAUSED: "yellow", QUARANTINED: "red", DROPPED: "bright_black"}
+_STATES = {"halted": "bold red", "running": "green"}
+_COLUMNS = (
+    Column(heading="table", least=12),
+    Column(heading="phase"),
+    Column(heading="for", right=True, goes=1),
+    Column(heading=""),
+    Column(heading="rows", right=True),
+    Column(heading="rows/s", right=True, goes=3),
+    Column(heading="to go", right=True),
+    Column(heading="lag", right=True, goes=2),
+)
 
 
 def summary(current: Picture) -> str:
-    """The line below the tables: lag, last checkpoint, last publication."""
-    parts = ["lag unknown" if current.lag_seconds is None else f"lag {duration(current.lag_seconds)}"]
-    for word, number, age in (
+    """One line: the state, lag, last checkpoint, last publication, and which role is missing."""
+    parts = []
+    if current.state is not None:
+        since = "" if current.state_seconds is None else f" for {duration(current.state_seconds)}"
+        parts.append(f"{current.state}{since}")
+    parts.append("lag unknown" if current.lag_seconds is None else f"lag {duration(current.lag_seconds)}")
+    for word, count, seconds in (
         ("checkpoint", current.checkpoint, current.checkpoint_age_seconds),
         ("publication", current.publication, current.publication_age_seconds),
     ):
-        ago = "" if age is None else f" {duration(age)} ago"
-        parts.append(f"no {word} yet" if number is None else f"{word} {number}{ago}")
+        ago = "" if seconds is None else f" ({duration(seconds)} ago)"
+        parts.append(f"no {word} yet" if count is None else f"{word} {count}{ago}")
     if current.in_flight is not None:
         parts.append(f"checkpoint {current.in_flight} under way")
-    return ", ".join(parts)
+    return ", ".join([*parts, *current.lacking])
 
 
 def lines(current: Picture) -> list[str]:
-    """The picture as plain lines: one for each table, the summary, then `waiting_for` and the notes."""
-    plain = []
-    for table in current.tables:
-        text = f"{table.name}: {table.phase}"
-        text += "" if table.phase == DROPPED else f", {table.rows:,} rows"
-        if table.phase in (WAITING, SNAPSHOT):
-            text += f", {table.fraction:.0%}, {table.rate:,.0f} rows/s"
-            text += "" if table.eta_seconds is None else f", {duration(table.eta_seconds)} to go"
-        plain.append(text + ("" if table.cause is None else f": {table.cause}"))
-    plain.append(f"{current.pipeline}: {summary(current)}")
-    if current.waiting_for:
-        plain.append(f"waiting for {current.waiting_for}")
-    return plain + list(current.notes)
+    """The picture as plain lines, not wrapped: the summary, conditions, what holds it up, notes, one for each table."""
+    plain = [f"{current.pipeline}: {summary(current)}"]
+    for condition in in_order(current.conditions):
+        plain += [line.plain for line in block(condition, current.now, None)]
+    plain += [*current.obstacles, *current.notes]
+    return plain + [_plain_table(table) for table in current.tables]
 
 
-def drawing(current: Picture, *, height: int) -> Group:
-    """The picture for a terminal of `height` lines; if it has too few, live tables are left out first."""
-    room = max(1, height - 6 - len(current.notes) - sum(1 for line in current.tables if line.cause))
-    live_last = sorted(current.tables, key=lambda line: (line.phase == LIVE, line.name))
-    kept = sorted(live_last[:room], key=lambda line: line.name)
-    table = Table(box=None, pad_edge=False)
-    for heading, side in (("table", "left"), ("phase", "left"), ("", "left"), ("rows", "right"), ("rows/s", "right")):
-        table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=True)
-    table.add_column("to go", justify="right", no_wrap=True)
-    for line in kept:
-        colour = _COLOURS.get(line.phase, "cyan")
-        table.add_row(
-            line.name,
-            Text(line.phase, style=colour),
-            ProgressBar(total=1.0, completed=line.fraction, width=24, complete_style=colour, finished_style=colour),
-            f"{line.rows:,}",
-            f"{line.rate:,.0f}" if line.rate else "",
-            "" if line.eta_seconds is None else duration(line.eta_seconds),
-        )
+def _plain_table(table: TableLine) -> str:
+    text = f"{table.name}: {table.phase}"
+    text += "" if table.for_seconds is None or table.phase == LIVE else f" for {duration(table.for_seconds)}"
+    text += "" if table.phase == DROPPED or table.rows is None else f", {number(table.rows)} rows"
+    if table.phase in (WAITING, SNAPSHOT):
+        text += f", {table.fraction:.0%}, {number(table.rate)} rows/s"
+        text += "" if table.eta_seconds is None else f", {duration(table.eta_seconds)} to go"
+    return text + ("" if table.cause is None else f": {table.cause}")
+
+
+def drawing(current: Picture, *, width: int, height: int | None, others: Sequence[Items] = ()) -> Group:
+    """The picture for a terminal of `width` columns and `height` lines (None: any number), with `others` after the
+    tables. The most severe condition is shown whole, whatever else has no room then."""
+    head, notes = _head(current, width), _notes(current, width)
+    conditions = listed(current.conditions, current.now, width)
+    lists = [table_list(current, width), *others]
+    if height is None:
+        return Group(*head, *conditions.lines(None), *notes.lines(None), *shared(lists, None))
+    room = height - len(head)
+    shown = conditions.lines(max(_first(conditions), room - (4 if room > 12 else 1)))
+    room -= len(shown)
+    below = notes.lines(max(1, room - 1))
+    return Group(*[*head, *shown, *below, *shared(lists, max(0, room - len(below)))][:height])
+
+
+def drawings(pictures: Sequence[Picture], *, width: int, height: int | None) -> Group:
+    """Several pipelines on one screen: all conditions first, then the pipelines in trouble, each with those of its
+    tables that are not live."""
+    if len(pictures) == 1:
+        return drawing(pictures[0], width=width, height=height)
+    found: list[ShownCondition] = []
+    for picture in pictures:
+        found += [each for each in picture.conditions if each not in found]
+    conditions = listed(found, max((picture.now for picture in pictures), default=0.0), width)
+    ordered = sorted(pictures, key=lambda each: not (each.conditions or each.obstacles or each.lacking))
+    items = [_short(picture, width) for picture in ordered]
+    pipelines = Items(items=items, more=lambda shown: Text(f"and {len(items) - shown} more pipelines"))
+    if height is None:
+        return Group(*conditions.lines(None), *pipelines.lines(None))
+    most = max(_first(conditions), height - min(pipelines.height, height // 2))
+    shown = conditions.lines(most)
+    return Group(*[*shown, *pipelines.lines(max(1, height - len(shown)))][:height])
+
+
+def printed(pictures: Sequence[Picture], *, width: int, height: int) -> Group:
+    """What a command prints once in a terminal of this size: all that matters, and the quiet tables if they have room.
+    """
+    whole = len(drawings(pictures, width=width, height=None).renderables)
+    quiet = sum(1 for picture in pictures for table in picture.tables if table.phase in (LIVE, DROPPED))
+    return drawings(pictures, width=width, height=max(height - 1, whole - quiet + 5))
+
+
+def _first(conditions: Items) -> int:
+    """The lines of the first condition, and one that counts the others."""
+    return len(conditions.items[0]) + (len(conditions.items) > 1) if conditions.items else 0
+
+
+def _head(current: Picture, width: int) -> list[Text]:
     epoch = "" if current.epoch is None else f" (epoch {current.epoch})"
-    below = [Text(f"{current.pipeline}{epoch}: {summary(current)}")]
-    if len(kept) < len(current.tables):
-        below.insert(0, Text(f"and {len(current.tables) - len(kept)} more tables"))
-    below += [
-        Text(f"{line.name}: {line.cause}", style=_COLOURS[DROPPED] if line.phase == DROPPED else "red")
-        for line in current.tables
-        if line.cause
+    style = _STATES.get(current.state or "", "yellow")
+    return wrapped(Text.assemble((f"{current.pipeline}{epoch}", style), f": {summary(current)}"), width)
+
+
+def _notes(current: Picture, width: int) -> Items:
+    notes = [wrapped(Text(text, style="yellow"), width) for text in (*current.obstacles, *current.notes)]
+    return Items(items=notes, more=lambda shown: Text(f"and {len(notes) - shown} more notes", style="yellow"))
+
+
+def _short(current: Picture, width: int) -> list[Text]:
+    """A pipeline among others: its summary, what holds it up, and those of its tables that are not live."""
+    restless = replace(
+        current,
+        tables=tuple(table for table in current.tables if table.phase not in (LIVE, DROPPED)),
+        unlisted=Counter(current.unlisted) + Counter(t.phase for t in current.tables if t.phase in (LIVE, DROPPED)),
+    )
+    return [*_head(current, width), *_notes(current, width).lines(None), *table_list(restless, width).lines(None)]
+
+
+def table_list(current: Picture, width: int) -> Items:
+    """The tables as a list that may be shortened: a line for each, below it its cause, wrapped."""
+    tables, unlisted = current.tables, Counter(current.unlisted)
+    heading, *rows = grid(_COLUMNS, [_row(table) for table in tables], width)
+    items = [
+        [row, *(wrapped(Text(table.cause, style=_cause_style(table)), width, 2) if table.cause else ())]
+        for table, row in zip(tables, rows, strict=True)
     ]
-    if current.waiting_for:
-        below.append(Text(f"waiting for {current.waiting_for}", style="yellow"))
-    below += [Text(note, style="yellow") for note in current.notes]
-    return Group(table, *below)
+
+    def more(shown: int) -> Text:
+        left = Counter(table.phase for table in tables[shown:]) + unlisted
+        phases = ", ".join(f"{number(count)} {phase}" for phase, count in left.items())
+        return Text(f"{'and ' if shown else ''}{number(left.total())} {'more ' if shown else ''}tables: {phases}")
+
+    if unlisted:
+        items.append([more(len(tables))])
+    return Items(items=items, more=more, heading=[heading] if tables else [])
+
+
+def _cause_style(table: TableLine) -> str:
+    return _COLOURS[DROPPED] if table.phase == DROPPED else "red"
+
+
+def _row(table: TableLine) -> list[Text | str | Bar]:
+    colour = _COLOURS.get(table.phase, "cyan")
+    read = table.phase in (WAITING, SNAPSHOT)
+    return [
+        table.name,
+        Text(table.phase, style=colour),
+        "" if table.phase == LIVE else span(table.for_seconds),
+        Bar(fraction=table.fraction, style=colour) if read else "",
+        number(table.rows),
+        number(table.rate) if table.rate else "",
+        span(table.eta_seconds),
+        span(table.lag_seconds),
+    ]
+
+
+class PlainLines:
+    """Prints a picture again and again where no terminal is: the lines that are new, at once if a phase, a condition or
+    a note changed, else some seconds apart, since ages and rates change all the time."""
+
+    def __init__(self, console: Console) -> None:
+        """Print on `console`."""
+        self._console = console
+        self._printed: set[str] = set()
+        self._news: set[object] = set()
+        self._next = 0.0
+
+    def update(self, pictures: Sequence[Picture]) -> None:
+        """Take the newest pictures."""
+        news: set[object] = {(each.pipeline, line.name, line.phase) for each in pictures for line in each.tables}
+        news |= {(each.pipeline, each.state) for each in pictures}
+        news |= {text for each in pictures for text in (*each.obstacles, *each.notes, *each.lacking)}
+        news |= {(text.severity, text.summary, text.cause) for each in pictures for text in each.conditions}
+        if news == self._news and time.monotonic() < self._next:
+            return
+        plain = [line for each in pictures for line in lines(each)]
+        for line in plain:
+            if line not in self._printed:
+                self._console.print(Text(line), soft_wrap=True)
+        self._printed, self._news = set(plain), news
+        self._next = time.monotonic() + PLAIN_INTERVAL_SECONDS
 
 
 class TerminalView:
@@ -186,9 +220,7 @@ class TerminalView:
         self._console = console or Console(soft_wrap=True, highlight=False)
         self._rates = Rates()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._printed: set[str] = set()
-        self._news: set[tuple[str, str]] = set()
-        self._next_plain = 0.0
+        self._plain = PlainLines(self._console)
 
     def __enter__(self) -> Self:
         """Take the lower part of the terminal."""
@@ -205,20 +237,28 @@ class TerminalView:
         """Print one line that stays: an event, such as the restart of a service, or a savepoint."""
         self._console.print(Text(text), soft_wrap=True)
 
-    def update(self, status: PipelineStatus, *, notes: tuple[str, ...] = ()) -> None:
-        """Show the newest status. May be called at any rate: plain lines are printed only if changed, seconds apart."""
-        current = picture(self._pipeline, status, rates=self._rates, now=time.time(), notes=notes)
+    def update(
+        self,
+        status: PipelineStatus,
+        *,
+        publication: Publication | None = None,
+        conditions: Sequence[ShownCondition] = (),
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        """Show the newest status, with the store's newest publication, and the conditions that hold.
+
+        May be called at any rate: plain lines are printed only if changed, seconds apart."""
+        current = of_status(
+            self._pipeline,
+            status,
+            rates=self._rates,
+            now=time.time(),
+            publication=publication,
+            conditions=conditions,
+            notes=notes,
+        )
         if self._live is not None:
-            self._live.update(drawing(current, height=self._console.height), refresh=True)
-            return
-        # Rates and ages change all the time; a changed phase or note is printed at once.
-        news = {(line.name, str(line.phase)) for line in current.tables} | {
-            ("", str(note)) for note in (*current.notes, current.waiting_for)
-        }
-        if news != self._news or time.monotonic() >= self._next_plain:
-            plain = lines(current)
-            for line in plain:
-                if line not in self._printed:
-                    self._console.print(Text(line), soft_wrap=True)
-            self._printed, self._news = set(plain), news
-            self._next_plain = time.monotonic() + PLAIN_INTERVAL_SECONDS
+            size = self._console.size
+            self._live.update(drawing(current, width=size.width, height=size.height - 1), refresh=True)
+        else:
+            self._plain.update([current])

@@ -1,4 +1,4 @@
-"""The work folder of one `cutline run`: its lock, its Redis settings, and `run.json`, which describes the run.
+"""The work folder of a `cutline run` or `cutline up`: its lock, its Redis settings, and `run.json`, which describes it.
 
 `run.json` is for other programs: {"pid", "redis_url", "store_url", "api_url", "services": {name: pid}}. Only its owner
 may read it, since it holds a password. It is removed when the run ends.
@@ -24,14 +24,15 @@ def default_workdir(pipeline_file: Path, config: PipelineConfig) -> Path:
 
 
 @contextmanager
-def locked(workdir: Path) -> Iterator[None]:
-    """Hold the work folder for this process alone, so that two runs of one pipeline on this machine don't compete."""
+def locked(workdir: Path, what: str = "run") -> Iterator[None]:
+    """Hold the work folder for this process alone, so that two runs of one pipeline on this machine don't compete.
+    `what`: the command that works there."""
     with (workdir / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(
-                f"another `cutline run` works in {workdir}", "stop it, or name another folder with --workdir"
+                f"another `cutline {what}` works in {workdir}", "stop it, or name another folder with --workdir"
             ) from error
         yield
 

@@ -37,7 +37,7 @@ from cutline.common.measures import TableRows
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import META_FIELDS, SEQ
 from cutline.common.spill import Extent, Spill
-from cutline.common.store.records import FileMetrics, PartRef, StagedFile
+from cutline.common.store.records import ChangeCounts, FileMetrics, PartRef, StagedFile
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.writer.machine import Append, ChangesFile, ChunkFile, Drop, StageCut
@@ -55,6 +55,8 @@ METRICS_COLUMNS = 8192
 about 60 bytes each."""
 OPERATIONS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.TRUNCATE: "truncate"}
 """The operations that are counted, by the metrics' names; an image before an update counts with its update."""
+COUNTED = ("insert", "update", "delete")
+"""Those of them that the journal counts, in the order of `ChangeCounts`."""
 _META = pa.schema(META_FIELDS)
 
 
@@ -251,10 +253,12 @@ class OpenChunk:
             "split": split_id,
         }
 
-    def append(self, batch: pa.RecordBatch, seq_base: int = 0) -> None:
-        """Append rows of the chunk: the table's columns only. `seq_base` is ignored."""
+    def append(self, batch: pa.RecordBatch, seq_base: int = 0) -> dict[str, int]:
+        """Append rows of the chunk: the table's columns only; return how many there are by operation. `seq_base` is
+        ignored."""
         if batch.num_rows:
             self._file.write(batch)
+        return {"snapshot": batch.num_rows}
 
     def close(self) -> StagedFile:
         """Give the file its name; return its record for the journal, with the file's metrics."""
@@ -294,14 +298,16 @@ class OpenChanges:
         self._seq_min: int | None = None
         self._seq_max: int | None = None
         self._truncated_at: int | None = None
+        self._counts = ChangeCounts()
 
-    def append(self, batch: pa.RecordBatch, seq_base: int) -> None:
-        """Append changes: the table's columns, then `META_FIELDS` with `_seq` counting from `seq_base`.
+    def append(self, batch: pa.RecordBatch, seq_base: int) -> dict[str, int]:
+        """Append changes: the table's columns, then `META_FIELDS` with `_seq` counting from `seq_base`; return how many
+        there are by operation.
 
         Raises ProtocolError if the last columns are not `META_FIELDS`, or if `_seq` does not grow.
         """
         if not batch.num_rows:
-            return
+            return {}
         first = batch.num_columns - len(META_FIELDS)
         if first < 0 or batch.schema.names[first:] != _META.names:
             raise ProtocolError(
@@ -320,11 +326,14 @@ class OpenChanges:
         if pc.any(truncates).as_py():
             self._truncated_at = pc.max(pc.filter(seq, truncates)).as_py()
         self._file.write(batch.set_column(first + 1, _META.field(SEQ), seq))
+        rows = rows_by_operation(batch.column(first))
+        self._counts = self._counts.plus(ChangeCounts(*(rows.get(operation, 0) for operation in COUNTED)))
+        return rows
 
     def close(self) -> StagedFile:
         """Give the file its name; return its record for the journal."""
         seq = {"seq_min": self._seq_min, "seq_max": self._seq_max, "truncated_at": self._truncated_at}
-        return _staged(self._file, self._known | seq)
+        return _staged(self._file, self._known | seq | {"counts": self._counts})
 
     def leave(self, budget: Budget) -> None:
         """Leave the budget: from now on other threads may close the file."""
@@ -382,9 +391,8 @@ class Staging:
             file = self._open.get(order.file)
             if file is None:
                 file = self._open[order.file] = self._new(order.file)
-            file.append(batch, order.seq_base)
+            rows = file.append(batch, order.seq_base)
             if self._counted is not None:
-                rows = rows_by_operation(batch, chunk=isinstance(order.file, ChunkFile))
                 self._counted.add(order.file.table_id, rows, batch.get_total_buffer_size())
 
     def _new(self, name: ChangesFile | ChunkFile) -> OpenChanges | OpenChunk:
@@ -427,11 +435,8 @@ class Staging:
         self._closing.shutdown()
 
 
-def rows_by_operation(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
-    """The number of rows of a batch by operation."""
-    if chunk:
-        return {"snapshot": batch.num_rows}
-    column = batch.column(batch.num_columns - len(META_FIELDS))
+def rows_by_operation(column: pa.Array) -> dict[str, int]:
+    """The number of rows by operation, of an `OP` column."""
     if isinstance(column, pa.DictionaryArray):  # as readers send it: the indices are counted, which costs little
         counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary))
         # The dictionary may have texts of which there is no row.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.commands.kinds import Mode
+from tests.browser import troubles
 
 SHOP = (
     "orders order_lines customers addresses products prices stock suppliers carts cart_items payments refunds invoices"
@@ -120,6 +121,8 @@ class Made:
     led: bool = True
     begun: bool = True
     waiting_for: str | None = None
+    halted: dict[str, Any] | None = None
+    troubles: list[dict[str, Any]] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
     limits: dict[str, float | None] = field(default_factory=lambda: {"rows_per_second": None, "bytes_per_second": None})
     commands: list[dict[str, Any]] = field(default_factory=list)
@@ -156,6 +159,9 @@ class Stage:
     def __init__(self) -> None:
         luck = random.Random(20)
         self.started = time.time() - 900
+        self.troubles: list[dict[str, Any]] = []
+        self.acknowledged: dict[str, dict[str, Any]] = {}
+        self.failed: dict[str, Any] = {}
         shop = {f"shop.{name}": made_table(f"shop.{name}", "live", luck.randrange(2_000, 9_000_000)) for name in SHOP}
         shop["shop.page_views"].update(phase="snapshot", rows=48_000_000)
         shop["shop.events"].update(phase="catch-up", rows=12_400_000)
@@ -319,6 +325,20 @@ class Stage:
     def newest(self, made: Made) -> int:
         return int(self.since() // 10) if made.mode == "running" and made.led else 88
 
+    def redis_away(self) -> bool:
+        """Whether nothing is known but what the store has."""
+        return any(each["name"] == "CutlineRedisAway" for each in self.troubles)
+
+    def conditions(self, *some: Made) -> list[dict[str, Any]]:
+        """What a person must act on: of these pipelines, and what all share."""
+        found = list(self.troubles)
+        for made in some:
+            broken = [t for t in made.tables.values() if t["phase"] == "quarantined"]
+            found += [*made.troubles, *troubles.quarantines(made.name, broken)]
+            if not made.led and made.begun and not self.redis_away():
+                found.append(troubles.no_leader(made.name, "enumerator", 410))
+        return troubles.in_order([{**each, "acknowledged": self.acknowledged.get(each["id"])} for each in found])
+
     def pipeline(self, made: Made) -> dict[str, Any]:
         phases = [t["phase"] for t in made.tables.values()]
         now, n = time.time(), self.newest(made)
@@ -338,9 +358,13 @@ class Stage:
             "publication": n - 1,
             "published_at": at - 8.5,
             "source_time": source_time,
-            "waiting_for": made.waiting_for and {"party": "source", "what": made.waiting_for, "cause": None},
+            "waiting_for": made.waiting_for
+            and {"party": "source", "what": made.waiting_for, "cause": None, "since": self.started + 700},
             "failures": 0,
-            "halted": None,
+            "halted": made.halted,
+            "halted_since": made.halted and self.started + 600,
+            "mode_since": self.started - 5400,
+            "conditions": self.conditions(made),
             "commands_waiting": 0,
             "retry_at": None,
             "limits": made.limits,
@@ -390,6 +414,11 @@ class Stage:
             "paused": phase == "paused",
             "current": made.led,
             "as_of": now,
+            "since": self.started + 10 * seed,
+            "rows": rows + int(self.since() * seed) if shown else None,
+            "inserts": int(self.since() * seed) if shown else None,
+            "updates": int(self.since() * seed * 3) if shown else None,
+            "deletes": seed if shown else None,
         }
 
     def grid(self, made: Made, t: dict[str, Any]) -> dict[str, Any]:
@@ -522,8 +551,7 @@ class Stage:
         made.commands.append(view)
         return view
 
-    def say(self, made: Made, kind: str, text: str) -> None:
+    def say(self, made: Made, kind: str, text: str, **more: Any) -> None:
         slot = 1000 + len(made.events)
-        made.events.append(
-            {"id": f"{slot}.0", "slot": slot, "at": time.time(), "kind": kind, "text": text, "table": None}
-        )
+        about = {"id": f"{slot}.0", "slot": slot, "at": time.time(), "kind": kind, "text": text, "table": None}
+        made.events.append({**about, **more})

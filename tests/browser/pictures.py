@@ -5,11 +5,13 @@ It takes about two minutes, so that the charts have a past. JPEG, since pictures
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
+from tests.browser import troubles
 from tests.browser.conftest import PHONE, ROOT, WIDE, settled
 from tests.browser.made_up import Stage
 from tests.browser.serving import served
@@ -23,7 +25,8 @@ MOST_BYTES = 150_000
 def take() -> None:
     """Take all pictures; AssertionError if one is larger than a page should carry."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    with served(Stage()) as address, sync_playwright() as playwright:
+    stage = Stage()
+    with served(stage) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox"])
         looks: Mapping[str, Page] = {
             name: _open(browser, f"{address}/#/pipelines/shop", **options)
@@ -53,6 +56,15 @@ def take() -> None:
         page.goto(f"{address}/#/pipelines/shop")
         page.get_by_role("button", name="Pause", exact=True).click()
         _keep(page, "pause")
+        page.keyboard.press("Escape")
+        stage.pipelines["shop"].troubles = [
+            troubles.no_leader("shop", "spark_writer"),
+            troubles.condition("CutlineClockOff", "warning", "the clocks of shop's source differ", pipeline="shop"),
+        ]
+        note = {"by": "anna", "at": time.time() - 900, "until": time.time() + 7200, "note": "NTP comes on Monday"}
+        stage.acknowledged["CutlineClockOff-shop"] = note
+        page.locator(".acknowledged summary").click()
+        _keep(page, "conditions")
         browser.close()
 
 

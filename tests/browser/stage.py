@@ -18,6 +18,7 @@ from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from cutline.common.commands import kinds, rules
+from cutline.common.config.globs import select_tables
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.services.control import dashboard
 from tests.browser.made_up import COLUMNS, PLAN, SHOP, SOURCE_COLUMNS, Made, Stage, made_table
@@ -109,6 +110,23 @@ def app(stage: Stage) -> FastAPI:
     async def pipeline(request: Request, name: str) -> Any:
         role(request)
         return stage.pipeline(known(name))
+
+    @made_up.get("/v1/conditions")
+    async def conditions(request: Request) -> Any:
+        role(request)
+        return stage.conditions(*stage.pipelines.values())
+
+    @made_up.put("/v1/conditions/{condition}/acknowledgement")
+    async def acknowledge(request: Request, condition: str, body: Content) -> Any:
+        by = role(request, "operator")
+        stage.acknowledged[condition] = {"by": by, "at": time.time(), **body}
+        return next(each for each in stage.conditions(*stage.pipelines.values()) if each["id"] == condition)
+
+    @made_up.delete("/v1/conditions/{condition}/acknowledgement")
+    async def take_back(request: Request, condition: str) -> Response:
+        role(request, "operator")
+        del stage.acknowledged[condition]
+        return Response(status_code=204)
 
     @made_up.get("/v1/pipelines/{name}/tables")
     async def tables(request: Request, name: str) -> Any:
@@ -219,6 +237,28 @@ def app(stage: Stage) -> FastAPI:
         elif view["state"] == "running":
             view.update(state="done", finished_at=time.time())
         return view
+
+    def define(made: Made, content: dict[str, Any], by: str, note: str | None) -> Response:
+        n = len(made.versions) + 1
+        about = {"version": n, "by": by, "at": time.time(), "command": len(made.commands) + 1, "note": note}
+        made.versions.append({**about, "definition": content})
+        return accepted(stage.command(made, "define", {"base": n - 1, "note": note}, by, {"version": n}))
+
+    @made_up.put("/v1/pipelines/{name}")
+    async def replace(request: Request, name: str, note: str | None = None) -> Any:
+        by, made = role(request, "admin"), known(name)
+        wanted = request.headers.get("if-match", "").strip('"')
+        if wanted != str(made.versions[-1]["version"]):
+            raise Refusal(412, f"the definition is version {made.versions[-1]['version']} now, not {wanted}")
+        return define(made, await request.json(), by, note)
+
+    @made_up.patch("/v1/pipelines/{name}")
+    async def patch(request: Request, name: str, body: Content, note: str | None = None) -> Any:
+        by, made = role(request, "admin"), known(name)
+        for table in body["tables"]:
+            if "*" not in table:
+                made.tables.setdefault(table, made_table(table, "snapshot", 900_000))
+        return define(made, {**made.versions[-1]["definition"], **body}, by, note)
 
     @made_up.get("/v1/pipelines/{name}/versions")
     async def versions(request: Request, name: str) -> Any:
@@ -346,7 +386,7 @@ def app(stage: Stage) -> FastAPI:
     @made_up.post("/v1/source/schemas")
     async def source_schemas(request: Request) -> Any:
         role(request, "admin")
-        counts = {"crm": 9, "shop": len(SHOP)}
+        counts = {"crm": 1, "shop": len(SHOP)}
         return [{"name": name, "glob": f"{name}.*", "tables": tables} for name, tables in counts.items()]
 
     @made_up.post("/v1/source/tables")
@@ -354,12 +394,10 @@ def app(stage: Stage) -> FastAPI:
         request: Request, response: Response, body: Content, limit: int = 100, cursor: int = 0
     ) -> Any:
         role(request, "admin")
-        erp = [f"erp.t_{n:04}" for n in range(1000)] if "erp.*" in body["tables"] else []
-        if cursor + limit < len(erp):
+        names = [*(f"shop.{name}" for name in SHOP), *(f"erp.t_{n:04}" for n in range(1000)), "crm.leads"]
+        found = select_tables(body["tables"], names)
+        if cursor + limit < len(found):
             response.headers["Link"] = f'</v1/source/tables?limit={limit}&cursor={cursor + limit}>; rel="next"'
-        if erp:
-            about = {"engine": "InnoDB", "rows": 900, "bytes": 90_000, "key": ["id"], "columns": SOURCE_COLUMNS}
-            return [{"table": name, **about, "faults": []} for name in erp[cursor : cursor + limit]]
         faults = [
             {
                 "field": None,
@@ -369,20 +407,22 @@ def app(stage: Stage) -> FastAPI:
         ]
         return [
             {
-                "table": f"shop.{name}",
+                "table": name,
                 "engine": "InnoDB",
-                "rows": 1200 * len(name) ** 3,
-                "bytes": 90_000 * len(name) ** 3,
-                "key": [] if name == "audit" else ["id"],
+                "rows": 10 * len(name) ** 3,
+                "bytes": 900 * len(name) ** 3,
+                "key": [] if name == "shop.audit" else ["id"],
                 "columns": SOURCE_COLUMNS,
-                "faults": faults if name == "audit" else [],
+                "faults": faults if name == "shop.audit" else [],
             }
-            for name in SHOP
+            for name in found[cursor : cursor + limit]
         ]
 
     @made_up.get("/v1/services")
     async def services(request: Request) -> Any:
         role(request)
+        if stage.redis_away():
+            raise Refusal(503, "Redis does not answer: Error 111 connecting to 10.0.0.5:6379", "start Redis")
         return [
             {
                 "role": r,
@@ -390,7 +430,7 @@ def app(stage: Stage) -> FastAPI:
                 "host": h,
                 "pid": 4100 + n,
                 "started_at": stage.started - 60 * n,
-                "failed": {},
+                "failed": stage.failed if n == 2 else {},
                 "leaving": False,
                 "starting": False,
                 "leads": ["shop", "erp-archive"] if n in (0, 6) else [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from tests.browser.conftest import Pages
 from tests.support.bank import Fresh
+from tests.support.control_server import is_ready
 from tests.support.databases import CDC_USER, MariaDB
 from tests.support.mesh import Mesh, waited
 from tests.support.server_process import HOST, free_port
@@ -60,13 +62,7 @@ def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried
         mesh.start("control")
         address = f"http://{HOST}:{port}"
 
-        def up() -> bool:
-            try:
-                return httpx.get(f"{address}/readyz").status_code == 200
-            except httpx.HTTPError:
-                return False
-
-        waited(up, "the control service", 30, mesh.log_ends)
+        waited(partial(is_ready, address), "the control service", 30, mesh.log_ends)
         pages = Pages(chromium, address)
         page = pages.open("#/new", token=ADMIN)
         page.get_by_label("Name of the pipeline").fill("shop")
@@ -85,7 +81,7 @@ def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried
         page.get_by_text("More settings").click()
         page.get_by_label("Interval seconds").fill("1")
         page.get_by_role("button", name="Show the plan").click()
-        expect(page.get_by_role("region", name="Plan")).to_contain_text("quarantined until mended", timeout=PATIENCE_MS)
+        expect(page.get_by_role("region", name="Plan")).to_contain_text("quarantined until fixed", timeout=PATIENCE_MS)
         keep(page, "live-new", whole=True)
         page.get_by_role("button", name="Create the pipeline").click()
         expect(page.get_by_role("heading", name="shop")).to_be_visible(timeout=PATIENCE_MS)
@@ -138,7 +134,7 @@ def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried
         viewer = pages.open("#/", token=None)
         viewer.get_by_label("Token").fill(token)
         viewer.get_by_role("button", name="Log in").click()
-        viewer.get_by_role("link", name="shop").click()
+        viewer.locator(".pipeline-card").get_by_role("link", name="shop").click()
         viewer.get_by_role("button", name="Pause", exact=True).click()
         expect(viewer.get_by_role("dialog")).to_contain_text("Needs the role operator; you are viewer.")
         answer = httpx.post(f"{address}/v1/pipelines/shop/pause", headers={"Authorization": f"Bearer {token}"})

@@ -64,7 +64,9 @@ class Actors:
         self.current: Actor | None = None
         self.fault: BaseException | None = None
         self.before_turn: Callable[[Process], None] = lambda process: None
-        self._baton = _taken()
+        self._baton = _taken()  # the world's own, which comes back to it when it is over
+        self._over: Callable[[], bool] = lambda: True
+        self._deadline, self._turns = 0.0, 0
         self._idle: list[tuple[Any, list[Actor]]] = []  # threads without work
         self._threads: list[threading.Thread] = []
 
@@ -98,42 +100,49 @@ class Actors:
             except BaseException as error:
                 self.fault = self.fault or error
             actor.done = True
+            self.alive.remove(actor)
             self._idle.append((ready, given))
-            self._baton.release()
+            self._next().release()
 
     def run(self, over: Callable[[], bool], deadline: float) -> None:
         """Give turns until the world is over; raise what a thread raised. Wrong if that lasts beyond the deadline."""
-        turns = 0
+        self._over, self._deadline = over, deadline
         try:
-            while not over():
-                ready = [a for a in self.alive if max(a.wake, a.process.suspended_until) <= self.clock.now]
-                turns += 1
-                if turns > MOST_TURNS:
-                    raise Wrong(f"{MOST_TURNS} turns at one moment: somebody waits without a pause")
-                if not ready:
-                    turns = 0
-                    self.clock.now = min(max(a.wake, a.process.suspended_until) for a in self.alive)
-                    if self.clock.now > deadline:
-                        raise Wrong("no end in sight")
-                    continue
-                self._give(self.rng.choice(ready) if len(ready) > 1 else ready[0])
-                if self.fault is not None:
-                    raise self.fault
+            self._next().release()
+            self._baton.acquire()
+            if self.fault is not None:
+                raise self.fault
         finally:
+            self._over = lambda: True
             self._end()
 
-    def _give(self, actor: Actor) -> None:
-        self.current = actor
-        actor.baton.release()
-        self._baton.acquire()
+    def _next(self) -> Any:
+        """Choose who has the next turn, and return its baton: the world's once that is over. Whoever had the last turn
+        chooses, so that a turn costs one change of threads, and none if it is its own again."""
         self.current = None
-        if actor.done:
-            self.alive.remove(actor)
+        try:
+            while self.fault is None and not self._over():
+                ready = [a for a in self.alive if max(a.wake, a.process.suspended_until) <= self.clock.now]
+                self._turns += 1
+                if self._turns > MOST_TURNS:
+                    raise Wrong(f"{MOST_TURNS} turns at one moment: somebody waits without a pause")
+                if ready:
+                    self.current = self.rng.choice(ready) if len(ready) > 1 else ready[0]
+                    return self.current.baton
+                self._turns = 0
+                self.clock.now = min(max(a.wake, a.process.suspended_until) for a in self.alive)
+                if self.clock.now > self._deadline:
+                    raise Wrong("no end in sight")
+        except BaseException as error:
+            self.fault = error
+        return self._baton
 
     def _end(self) -> None:
         while self.alive:
-            self.alive[0].process.dead = True
-            self._give(self.alive[0])
+            self.current = self.alive[0]
+            self.current.process.dead = True
+            self.current.baton.release()
+            self._baton.acquire()
         for ready, _ in self._idle:
             ready.release()
         for thread in self._threads:
@@ -161,8 +170,10 @@ class Actors:
             if self.rng.random() < ALONE:
                 return
         actor.wake = self.clock.now + seconds
-        self._baton.release()
-        actor.baton.acquire()
+        baton = self._next()
+        if baton is not actor.baton:
+            baton.release()
+            actor.baton.acquire()
         self.current = actor
         if actor.process.dead:
             raise Killed

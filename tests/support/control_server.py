@@ -17,6 +17,14 @@ from tests.support.server_process import LocalServer
 from tools.programs import program
 
 
+def is_ready(url: str) -> bool:
+    """Whether the control service at this address is ready."""
+    try:
+        return httpx.get(f"{url}/readyz", verify=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
 class ControlServer(LocalServer):
     """One control service over this Redis and store; `settings` are environment variables without `CUTLINE_`, in lower
     case."""
@@ -59,7 +67,4 @@ class ControlServer(LocalServer):
         return [program("env"), *settings, *run]
 
     def _answers(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/readyz", verify=False).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return is_ready(self.url)

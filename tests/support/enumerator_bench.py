@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from cutline.common.mesh.topology import Topology
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store.command_records import Command
-from cutline.common.store.records import CheckpointEntry, StagedFile
+from cutline.common.store.records import CheckpointEntry, StagedFile, TableEntry
 from cutline.services.enumerator.events import (
     BoundFound,
     CommandTaken,
@@ -80,6 +81,7 @@ class EnumeratorBench:
         snapshot_only: bool = False,
         quarantine_changed: bool = False,
         part: State | None = None,
+        entered: Mapping[str, TableEntry] = MappingProxyType({}),
     ) -> None:
         names = tuple(f"reader-{i}" for i in range(readers))
         plan = Plan(
@@ -91,7 +93,7 @@ class EnumeratorBench:
         )
         self.machine = Enumerator(plan)
         if part is not None:
-            self.machine = Enumerator.restored(plan, read_back(part, SCHEMA, WIDER), {})
+            self.machine = Enumerator.restored(plan, read_back(part, SCHEMA, WIDER), entered)
         self.process = Process(self.machine, inbound=names, outbound=names, initiator=True)
         BENCHES.append(self)
         self.sent: list[tuple[str, Message]] = []

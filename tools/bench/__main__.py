@@ -12,6 +12,7 @@
 | `apply_driver` | 500,000 and 5,000,000 changes by Spark on two executors: the CPU of the driver, and the ratio |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 | `many_tables_first` | 2,000 tables of 10 rows, Spark warm: from the pipeline's definition to `main` of the last one |
+| `spark_start` | a new process starts Spark and publishes twice: its CPU, by the CPU without `cutline setup` |
 | `api_tables` | `GET .../tables` of 5,000 tables, 20 times a second, while rows change: p50 and p99 of the answer |
 | `dashboard` | an empty Chromium opens a pipeline of 1,000 tables: its first paint, and until the tables are there |
 
@@ -45,13 +46,14 @@ from tools.bench.many import Crowd, make
 from tools.bench.mesh import BenchMesh
 from tools.bench.pipelines import copied
 from tools.bench.readers import Figures, binlog_to_arrow, in_a_fresh_process, place, select_to_arrow
+from tools.bench.starting import spark_start
 from tools.programs import Missing
 
 OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg")
 NAMES = (
     *OF_A_LARGE_TABLE,
     *("freshness", "apply_driver", "apply_curve", "idle_checkpoint", "many_tables", "many_tables_first", "api_tables"),
-    "dashboard",
+    *("spark_start", "dashboard"),
 )
 ROWS = 5_000_000
 TABLE = "tpcds.customer"
@@ -85,6 +87,7 @@ AT_MOST: dict[str, Figures] = {
         "apply_cpu_seconds_per_table": 0.1,
     },
     "many_tables_first": {"seconds": 60.0},
+    "spark_start": {"ratio": 0.75},
 }
 FRESH_AT_MOST: dict[float, Figures] = {10.0: {"p99_ms": 20_000}, 1.0: {"p99_ms": 1_500, "cpu_seconds": 40.0}}
 """Bars of `freshness`, by the checkpoint interval."""
@@ -163,6 +166,10 @@ class Bench:
                     self.tell("apply_curve", figures, before)
         if self.only & {"idle_checkpoint", "many_tables", "many_tables_first", "api_tables"}:
             self.many()
+        if "spark_start" in self.only:
+            self.say("starts Spark")
+            before = os.getloadavg()[0]
+            self.tell("spark_start", spark_start(self.folder / "starting"), before)
         if "dashboard" in self.only:
             self.say("opens the dashboard")
             before = os.getloadavg()[0]

@@ -22,6 +22,7 @@ from cutline.services.client.rest.models import (
     Channel,
     Checkpoint,
     Command,
+    Condition,
     Cut,
     CutAnswer,
     Event,
@@ -220,6 +221,29 @@ def logs(incarnation: str, *, lines: int = 200) -> Call[list[LogLine]]:
     return _get(list[LogLine], f"/v1/services/{quoted(incarnation)}/logs", {"lines": lines})
 
 
+# Conditions
+
+
+def conditions(pipeline: str | None = None) -> Call[list[Condition]]:
+    """What a person must act on, the most severe first: of one pipeline, or of all of them."""
+    return _get(list[Condition], "/v1/conditions" if pipeline is None else _path(pipeline, "conditions"))
+
+
+def acknowledge(condition: str, note: str, until: float | None = None) -> Call[Condition]:
+    """Take note of a condition, by its id: it posts no alert until then (seconds since 1970; None: while it holds)."""
+    body = {"note": note, "until": until}
+    return Call(method="PUT", path=_acknowledgement(condition), read=_as(Condition), body=body)
+
+
+def unacknowledge(condition: str) -> Call[Condition]:
+    """Take that back: its alert is posted again."""
+    return Call(method="DELETE", path=_acknowledgement(condition), read=_as(Condition))
+
+
+def _acknowledgement(condition: str) -> str:
+    return f"/v1/conditions/{quoted(condition)}/acknowledgement"
+
+
 # Pipelines and their definitions
 
 
@@ -249,18 +273,32 @@ def plan_change(pipeline: str, definition: Definition) -> Call[Plan]:
 
 
 def replace_pipeline(
-    pipeline: str, definition: Definition, *, if_match: str | None = None, wait: float = 0.0, key: str | None = None
+    pipeline: str,
+    definition: Definition,
+    *,
+    if_match: str | None = None,
+    note: str | None = None,
+    wait: float = 0.0,
+    key: str | None = None,
 ) -> Flow[Command]:
-    """Replace the definition; `if_match`: only if the pipeline still has this ETag."""
-    return _command("PUT", _path(pipeline), definition, wait=wait, key=key, headers=_if_match(if_match))
+    """Replace the definition; `if_match`: only if the pipeline still has this ETag; `note`: why, for its versions."""
+    headers, query = _if_match(if_match), _given({"note": note})
+    return _command("PUT", _path(pipeline), definition, wait=wait, key=key, query=query, headers=headers)
 
 
 def patch_pipeline(
-    pipeline: str, patch: Definition, *, if_match: str | None = None, wait: float = 0.0, key: str | None = None
+    pipeline: str,
+    patch: Definition,
+    *,
+    if_match: str | None = None,
+    note: str | None = None,
+    wait: float = 0.0,
+    key: str | None = None,
 ) -> Flow[Command]:
-    """Change parts of the definition by a merge patch (RFC 7396)."""
+    """Change parts of the definition by a merge patch (RFC 7396); `note`: why, for the list of versions."""
     headers = {"Content-Type": "application/merge-patch+json", **_if_match(if_match)}
-    return _command("PATCH", _path(pipeline), patch, wait=wait, key=key, headers=headers)
+    query = _given({"note": note})
+    return _command("PATCH", _path(pipeline), patch, wait=wait, key=key, query=query, headers=headers)
 
 
 def _if_match(tag: str | None) -> dict[str, str]:
@@ -498,9 +536,11 @@ def cut_with(pipeline: str, gtid: str) -> Call[CutAnswer]:
     return _get(CutAnswer, _path(pipeline, "cuts"), {"gtid": gtid})
 
 
-def events(pipeline: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Event]]:
-    """A page of the events, newest first."""
-    return _list(Event, _path(pipeline, "events"), {"limit": limit, "cursor": cursor})
+def events(
+    pipeline: str, *, kind: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[Event]]:
+    """A page of the events, newest first; `kind`: only these (commas between)."""
+    return _list(Event, _path(pipeline, "events"), {"kind": kind, "limit": limit, "cursor": cursor})
 
 
 # The source, for forms

@@ -46,6 +46,10 @@ class _Calls:
     services = Method(calls.services)
     logs = Method(calls.logs)
 
+    conditions = Method(calls.conditions)
+    acknowledge = Method(calls.acknowledge)
+    unacknowledge = Method(calls.unacknowledge)
+
     pipelines = Method(calls.pipelines)
     each_pipeline = Each(calls.pipelines)
     pipeline = Method(calls.pipeline)
@@ -210,12 +214,13 @@ class Client(_Calls, Waits):
             if (cursor := found.cursor) is None:
                 return
 
-    def follow(self, pipeline: str, *, after: str | None = None) -> Iterator[Event]:
-        """Yield the events of a pipeline as they come, for ever, from the one after `after` (an event's id) on.
+    def follow(self, pipeline: str, *, after: str | None = None, kind: str | None = None) -> Iterator[Event]:
+        """Yield the events of a pipeline as they come, for ever, from the one after `after` (an event's id) on;
+        `kind`: only these (commas between).
 
         A lost connection is made again, and no event is missed meanwhile. Raises what the API refuses.
         """
-        reader = EventReader(after)
+        reader = EventReader(after, kind)
         while True:
             try:
                 with self._http.stream(**events_request(pipeline, reader)) as response:
@@ -300,12 +305,13 @@ class AsyncClient(_Calls, Awaits):
             if (cursor := found.cursor) is None:
                 return
 
-    async def follow(self, pipeline: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        """Yield the events of a pipeline as they come, for ever, from the one after `after` (an event's id) on.
+    async def follow(self, pipeline: str, *, after: str | None = None, kind: str | None = None) -> AsyncIterator[Event]:
+        """Yield the events of a pipeline as they come, for ever, from the one after `after` (an event's id) on;
+        `kind`: only these (commas between).
 
         A lost connection is made again, and no event is missed meanwhile. Raises what the API refuses.
         """
-        reader = EventReader(after)
+        reader = EventReader(after, kind)
         while True:
             try:
                 async with self._http.stream(**events_request(pipeline, reader)) as response:

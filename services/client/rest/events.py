@@ -14,9 +14,9 @@ SILENCE_SECONDS = 60.0
 class EventReader:
     """Makes events of a stream's lines, and remembers the last one, from which a new connection goes on."""
 
-    def __init__(self, after: str | None) -> None:
-        """Begin after this event; None: with the next one."""
-        self.last = after
+    def __init__(self, after: str | None, kind: str | None = None) -> None:
+        """Begin after this event (None: with the next one), with events of this kind (None: of all)."""
+        self.last, self.kind = after, kind
         self._data: list[str] = []
         self._id: str | None = None
 
@@ -46,4 +46,5 @@ def events_request(pipeline: str, reader: EventReader) -> dict[str, Any]:
     if reader.last is not None:
         headers["Last-Event-ID"] = reader.last
     path = f"/v1/pipelines/{quoted(pipeline)}/events"
-    return {"method": "GET", "url": path, "headers": headers, "timeout": SILENCE_SECONDS}
+    query = {} if reader.kind is None else {"kind": reader.kind}
+    return {"method": "GET", "url": path, "params": query, "headers": headers, "timeout": SILENCE_SECONDS}

@@ -33,9 +33,42 @@ class Wait(Answer):
     party: str
     what: str
     cause: Cause | None = None
+    since: float | None = None
 
     def __str__(self) -> str:
         return self.what if self.cause is None else f"{self.what}: {self.cause}"
+
+
+class Acknowledgement(Answer):
+    """Who has taken note of a condition, and why; its alert is not posted until `until` (None: while it holds)."""
+
+    by: str
+    at: float
+    until: float | None = None
+    note: str
+
+
+class Condition(Answer):
+    """What a person must act on; `severity` is critical, warning or info, `pipeline` None where all are concerned.
+
+    `id` is the same while it lasts. `alerts_at`: when its alert is due. `tables`: the first ones of `tables_total`.
+    """
+
+    id: str
+    name: str
+    severity: str
+    pipeline: str | None = None
+    labels: dict[str, str] = {}
+    summary: str
+    code: str | None = None
+    cause: str | None = None
+    remedy: str | None = None
+    tables: list[str] = []
+    tables_total: int = 0
+    since: float
+    alerts_at: float
+    acknowledged: Acknowledgement | None = None
+    runbook: str = ""
 
 
 class GaveUp(Answer):
@@ -104,6 +137,9 @@ class Pipeline(Answer):
     commands_waiting: int = 0
     tags: dict[str, str] = {}
     halted: Cause | None = None
+    halted_since: float | None = None
+    mode_since: float | None = None
+    conditions: list[Condition] = []
     current: bool = False
     as_of: float | None = None
 
@@ -120,7 +156,8 @@ class Version(Answer):
 
 
 class Table(Answer):
-    """A captured table."""
+    """A captured table, in its phase `since` then; `rows` are those that the lake table has now, `inserts`, `updates`
+    and `deletes` the changes since its snapshot (None: unknown)."""
 
     table: str
     phase: str
@@ -142,6 +179,11 @@ class Table(Answer):
     published_checkpoint: int | None = None
     published_at: float | None = None
     paused: bool = False
+    since: float | None = None
+    rows: int | None = None
+    inserts: int | None = None
+    updates: int | None = None
+    deletes: int | None = None
     current: bool = False
     as_of: float | None = None
 
@@ -313,7 +355,8 @@ class CutAnswer(Answer):
 
 
 class Event(Answer):
-    """An event of a pipeline: in its journal, the end of a command, or a publication."""
+    """An event of a pipeline: in its journal, the end of a command, a publication, or the begin or end (`ended`) of a
+    condition of this name."""
 
     id: str
     slot: int
@@ -324,6 +367,9 @@ class Event(Answer):
     command: int | None = None
     state: Literal["done", "refused", "failed", "cancelled"] | None = None
     publication: int | None = None
+    condition: str | None = None
+    severity: str | None = None
+    ended: bool = False
 
 
 class OperationRules(Answer):

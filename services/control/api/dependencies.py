@@ -29,6 +29,7 @@ from cutline.services.control.api.audit_log import AuditLog
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.roles import Caller, Role, need
 from cutline.services.control.api.source_threads import SourceThreads
+from cutline.services.control.standing import Standing
 from cutline.services.control.store_calls import in_store
 from cutline.services.control.table_rows import TableRows
 from cutline.services.control.watch import Watches
@@ -46,6 +47,7 @@ class Control:
     metrics_tables: int
     secrets: Secrets
     watches: Watches = field(init=False)
+    standing: Standing = field(init=False)
     rows: TableRows = field(default_factory=TableRows)
     streams: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     """How many streams of events are open, by the means and id of their callers."""
@@ -55,6 +57,7 @@ class Control:
     def __post_init__(self) -> None:
         """Watch nothing yet."""
         object.__setattr__(self, "watches", Watches(self.registry, self.store))
+        object.__setattr__(self, "standing", Standing(self.registry, self.store))
 
 
 async def _control(request: Request) -> Control:

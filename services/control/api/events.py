@@ -1,5 +1,5 @@
 """The events of a pipeline, as a list and as a stream (server-sent events): epochs with their causes, kept checkpoints,
-tables that changed their phase, the ends of commands, publications.
+tables that changed their phase, the ends of commands, publications, and conditions that began or ended.
 
 A stream begins after the event that the header Last-Event-ID names, so a client that reconnects misses none of the last
 thousands; without it, with the next event. A comment comes each 15 s. The stream ends when the service stops, when the
@@ -35,7 +35,7 @@ HEARTBEAT_SECONDS = 15.0
 RECONNECT_MS = 2000
 MOST = 100
 KINDS: tuple[str, ...] = get_args(EventKind)
-_ID = re.compile(r"(\d{1,10})\.(\d{1,6})(?:\.(\d{1,10})\.(\d{1,10}))?")
+_ID = re.compile(r"(\d{1,10})\.(\d{1,6})(?:\.(\d{1,10})\.(\d{1,10})(?:\.(\d{1,10})\.(\d{1,10}))?)?")
 
 
 @routes.get(
@@ -122,6 +122,9 @@ def _view(event: Event) -> EventView:
         command=event.command,
         state=event.state,
         publication=event.publication,
+        condition=event.condition,
+        severity=event.severity,
+        ended=event.ended,
     )
 
 
@@ -132,7 +135,7 @@ async def _place(watch: PipelineWatch, text: str) -> Place:
             422, f"Last-Event-ID is {text[:40]!r}, which is no event of a pipeline", "send the id of an event, or none"
         )
     now = (await watch.history()).place
-    slot, number, command, publication = found.groups()
+    slot, number, command, publication, condition, shared = found.groups()
     if int(slot) > now.slot and max(await in_store(watch.store.slots), default=0) < int(slot):
         return BEGINNING  # the pipeline was deleted, and defined again
     return Place(
@@ -140,4 +143,6 @@ async def _place(watch: PipelineWatch, text: str) -> Place:
         number=int(number),
         command=now.command if command is None else int(command),
         publication=now.publication if publication is None else int(publication),
+        condition=now.condition if condition is None else int(condition),
+        shared=now.shared if shared is None else int(shared),
     )

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from cutline.common.errors import CutlineError
 from cutline.services.control.api.dependencies import RegistryNow, StoreNow
 from cutline.services.control.api.models import Health
-from cutline.services.control.store_calls import in_store
+from cutline.services.control.facts import shared
 
 router = APIRouter(tags=["health"])
 
@@ -20,11 +20,13 @@ async def healthz() -> Health:
 
 @router.get("/readyz", responses={503: {"model": Health}})
 async def readyz(registry: RegistryNow, store: StoreNow, response: Response) -> Health:
-    """Whether Redis and the store answer."""
+    """Whether Redis and the store answer, and the store has room."""
     try:
-        await registry.services()
-        await in_store(store.pipelines)
+        facts = await shared(registry, store)
+        cause = facts.redis_away or facts.store_away or facts.store_full
     except CutlineError as error:
+        cause = error.cause
+    if cause is not None:
         response.status_code = 503
-        return Health(ready=False, cause=str(error))
+        return Health(ready=False, cause=str(cause))
     return Health(ready=True)

@@ -44,6 +44,43 @@ class ServiceView(BaseModel):
     loop_lag_seconds: float | None = Field(default=None, description="longest delay of its event loop in 15 s")
 
 
+class AcknowledgementView(BaseModel):
+    """A person knows of a condition. No alert is posted for it `until` then (seconds since 1970; null: until it
+    ends)."""
+
+    by: str = Field(examples=["anna"])
+    at: float
+    until: float | None
+    note: str = Field(examples=["the vendor restores the table on Monday"])
+
+
+Severity = Literal["critical", "warning", "info"]
+
+
+class ConditionView(BaseModel):
+    """What a person must act on, `since` then (seconds since 1970); `alerts_at`: when its alert is posted.
+
+    `name` is that of the alert, `pipeline` null where all pipelines are concerned. `tables`: the first ones of
+    `tables_total` that it is about. `runbook`: its section in the docs.
+    """
+
+    id: str = Field(description="the same whenever it holds", examples=["1f0c9b7d2a44e6c8"])
+    name: str = Field(examples=["CutlineNoLeader"])
+    severity: Severity
+    pipeline: str | None = Field(examples=["shop"])
+    labels: dict[str, str] = Field(examples=[{"pipeline": "shop", "role": "spark_writer"}])
+    summary: str = Field(examples=["no spark_writer leads pipeline shop"])
+    code: str | None = Field(description="kind of the cause: see docs/causes.md; null: unknown", examples=["no_key"])
+    cause: str | None
+    remedy: str = Field(examples=["start a service of that role, or see in its log why it ended"])
+    tables: list[str]
+    tables_total: int
+    since: float
+    alerts_at: float
+    acknowledged: AcknowledgementView | None
+    runbook: str = Field(examples=["operations/messages.md#cutlinenoleader"])
+
+
 class PipelineView(BaseModel):
     """One pipeline: its definition (without passwords) and its state; a number that does not exist yet is null.
 
@@ -91,6 +128,11 @@ class PipelineView(BaseModel):
     )
     current: bool
     as_of: float | None
+    mode_since: float | None = None
+    halted_since: float | None = None
+    conditions: list[ConditionView] = Field(
+        default_factory=list, description="what a person must act on, those first that nobody has acknowledged"
+    )
 
 
 class VersionView(BaseModel):
@@ -143,6 +185,11 @@ class TableView(BaseModel):
     published_checkpoint: int | None = None
     published_at: float | None = None
     paused: bool = False
+    since: float | None = Field(default=None, description="when it entered its phase, in seconds since 1970")
+    rows: int | None = Field(default=None, description="rows of the lake table, as of its last change")
+    inserts: int | None = Field(default=None, description="rows inserted since its snapshot began")
+    updates: int | None = Field(default=None, description="rows updated since its snapshot began")
+    deletes: int | None = Field(default=None, description="rows deleted since its snapshot began")
     current: bool = False
     as_of: float | None = None
 
@@ -213,15 +260,16 @@ class CheckpointView(BaseModel):
     as_of: float | None = None
 
 
-EventKind = Literal["epoch", "kept", "table", "command", "publication"]
+EventKind = Literal["epoch", "kept", "table", "command", "publication", "condition"]
 EndState = Literal["done", "refused", "failed", "cancelled"]
 
 
 class EventView(BaseModel):
     """An event: a new epoch with its cause, a kept checkpoint, a table that changed its phase; the end of a command; a
-    publication. `slot` is the journal's newest entry then."""
+    publication; a condition that began or ended, or that a person acknowledged. `slot` is the journal's newest entry
+    then."""
 
-    id: str = Field(description="for Last-Event-ID", examples=["42.0.7.40"])
+    id: str = Field(description="for Last-Event-ID", examples=["42.0.7.40.3.1"])
     slot: int
     at: float = Field(description="seconds since 1970")
     kind: EventKind = Field(examples=["command"])
@@ -230,6 +278,9 @@ class EventView(BaseModel):
     command: int | None = Field(default=None, description="number of the command that has ended", examples=[7])
     state: EndState | None = Field(default=None, description="how it has ended", examples=["done"])
     publication: int | None = Field(default=None, description="number of the checkpoint that the lake shows")
+    condition: str | None = Field(default=None, description="name of the condition", examples=["CutlineNoLeader"])
+    severity: Severity | None = Field(default=None, description="of the condition")
+    ended: bool = Field(default=False, description="whether the condition has ended")
 
 
 CommandState = Literal["accepted", "running", "done", "refused", "failed", "cancelled"]

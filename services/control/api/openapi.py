@@ -23,6 +23,7 @@ TAGS = [
     {"name": "channels", "description": "the channels between the members of a mesh"},
     {"name": "cuts", "description": "what the lake shows of each table"},
     {"name": "events", "description": "what happened, as a list and as a stream"},
+    {"name": "conditions", "description": "what a person must act on, and who has acknowledged it"},
     {"name": "commands", "description": "what was asked for, and what became of it"},
     {"name": "source", "description": "help for a form of a new pipeline"},
     {"name": "services", "description": "the processes"},

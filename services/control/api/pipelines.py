@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Request, Response
 
-from cutline.common import waits
-from cutline.common.causes import joined
 from cutline.common.commands.kinds import Delete
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
@@ -21,6 +19,7 @@ from cutline.common.status.pipeline_status import BinlogStatus, PipelineStatus
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import definitions
+from cutline.services.control.api.acknowledgements import view as condition_view
 from cutline.services.control.api.definitions import checked, content_of, merged
 from cutline.services.control.api.dependencies import Flag, Known, Shared, StoreNow, asks_for, role, router
 from cutline.services.control.api.editing import Edited
@@ -31,7 +30,9 @@ from cutline.services.control.api.plan import Plan, plan
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.source_threads import ALL
 from cutline.services.control.api.waiting import Wait, matches, until
+from cutline.services.control.standing import Held
 from cutline.services.control.store_calls import in_store
+from cutline.services.control.watch import Status
 from cutline.services.run.preflight import check, differences
 
 routes = router("pipelines")
@@ -53,15 +54,18 @@ async def pipelines(
 ) -> list[PipelineView]:
     """List the pipelines of the store."""
     wanted = [(name, value) for name, _, value in (each.partition(":") for each in tag or ())]
-    names: list[str] = []
-    for name in await in_store(store.pipelines):
+    chosen: list[PipelineStore] = []
+    for pipeline in map(store.open, await in_store(store.lives)):
         if wanted:
-            tags = (await in_store(store.pipeline(name).definition) or {}).get("tags", {})
+            tags = (await in_store(pipeline.definition) or {}).get("tags", {})
             if any(tags.get(key) != value for key, value in wanted):
                 continue
-        names.append(name)
-    shown_ones = page.take(names, key=lambda name: name)
-    found = [await _view(shared, store.pipeline(name)) for name in shown_ones]
+        chosen.append(pipeline)
+    shown_ones = page.take(chosen, key=lambda pipeline: pipeline.name)
+    looked = [(pipeline, await shared.watches.find(pipeline).status_now()) for pipeline in shown_ones]
+    known = {pipeline.life: status.parts for pipeline, status in looked if status.away is None}
+    held = await shared.standing.of_pipelines(known)
+    found = [await _view(shared, pipeline, status, held) for pipeline, status in looked]
     return [view for view in found if view is not None]
 
 
@@ -95,12 +99,15 @@ async def one_pipeline(
 
 def etag(view: PipelineView) -> str:
     """The ETag of a pipeline: its definition's version, and what its state is."""
-    state = view.model_dump_json(exclude={"as_of", "source_time", "binlog_left_seconds", "rows_sent"})
-    return f'"{view.version}-{hashlib.sha256(state.encode()).hexdigest()[:16]}"'
+    state = view.model_dump_json(exclude={"as_of", "source_time", "binlog_left_seconds", "rows_sent", "conditions"})
+    known = [(each.id, each.acknowledged is not None) for each in view.conditions]
+    return f'"{view.version}-{hashlib.sha256(f"{state}{known}".encode()).hexdigest()[:16]}"'
 
 
 async def _known_view(shared: Shared, found: PipelineStore) -> PipelineView:
-    view = await _view(shared, found)
+    status = await shared.watches.find(found).status_now()
+    held = await shared.standing.of_pipelines({found.life: status.parts} if status.away is None else {})
+    view = await _view(shared, found, status, held)
     if view is None:
         raise Refused(404, f"the store has no pipeline {found.name!r}", "GET /v1/pipelines lists them")
     return view
@@ -114,16 +121,16 @@ def _stored(found: PipelineStore) -> tuple[dict[str, Any] | None, int, str, int]
     return found.definition(version) if version else None, version, newest.orders.mode if newest else "running", waiting
 
 
-async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
+async def _view(shared: Shared, found: PipelineStore, now: Status, held: Sequence[Held]) -> PipelineView | None:
     """One pipeline, None if it was deleted in between."""
     definition, version, mode, waiting = await in_store(_stored, found)
     if definition is None:
         return None
-    status = await shared.registry.status(found.key)
-    alive = {service.incarnation for service in await shared.registry.services()}
-    leader, spark = status.enumerator, status.spark_writer
-    tables, _ = await shared.watches.find(found).tables(status)
-    phases = [table.phase for table in tables.values()]
+    alive: set[str] = set()
+    if now.away is None:
+        alive = {service.incarnation for service in await shared.registry.services()}
+    status, leader, spark = now.parts, now.leader, now.spark
+    phases = [table.phase for table in now.tables.values()]
     return PipelineView(
         name=found.name,
         id=found.id,
@@ -141,7 +148,7 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
         publication=spark.published,
         published_at=spark.published_at,
         source_time=spark.source_time,
-        waiting_for=_obstacle(status),
+        waiting_for=status.obstacle(),
         halted=leader.halted,
         spark_writer_error=None if spark.failure is None else spark.failure.cause,
         binlog_left_seconds=_left(leader.binlog),
@@ -152,7 +159,10 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
         applied_by_spark=dict(spark.applied_by_spark),
         rows_sent=_rows_sent(status),
         current=leader.leader in alive,
-        as_of=leader.at,
+        as_of=now.as_of,
+        mode_since=leader.mode_since,
+        halted_since=leader.halted_since,
+        conditions=[condition_view(each) for each in held if each.finding.pipeline in (None, found.name)],
     )
 
 
@@ -160,19 +170,6 @@ def _rows_sent(status: PipelineStatus) -> int | None:
     """The rows of all readers of the epoch in progress, as they last reported them."""
     rows = [reader.rows_total for reader in status.readers.values() if reader.epoch == status.enumerator.epoch]
     return sum(rows) if rows else None
-
-
-def _obstacle(status: PipelineStatus) -> waits.Wait | None:
-    """What holds the pipeline up. While an epoch is open a member knows it better: the leader sees that a checkpoint is
-    late, and its reader what it waits for. Where that is the checkpoint, both are named."""
-    leader, members = status.enumerator, (*status.readers.values(), *status.writers.values())
-    parts = (*members, leader) if leader.state == "leading" else (leader, *members)
-    first = next((part.waiting_for for part in parts if part.waiting_for is not None), None)
-    late = leader.waiting_for
-    if first is None or first is late or late is None or first.party != waits.Party.CHECKPOINT:
-        return first
-    return dataclasses.replace(first, cause=joined(each for each in (first.cause, late.as_cause) if each is not None))
-
 
 
 def _left(binlog: BinlogStatus | None) -> float | None:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cutline.common.causes import Cause
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, SourceLost
 from cutline.common.phases import DROPPED
@@ -21,9 +20,10 @@ from cutline.services.control.api.named import reach
 from cutline.services.control.api.problems import faults_of
 from cutline.services.run.preflight import check
 from cutline.services.sources.mysql.binlog_age import if_short, retention
-from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
+from cutline.services.sources.mysql.catalogue import TableInfo, list_tables
 from cutline.services.sources.mysql.connection import Source
 from cutline.services.sources.mysql.hosts import Hosts
+from cutline.services.sources.mysql.preflight import described, quarantine_causes
 from cutline.services.sources.mysql.server import Server, identify
 
 ROWS_PER_SECOND = 100_000
@@ -159,14 +159,7 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         draft.findings.append(Finding(check="connection", ok=True, found=named(server, source)))
         draft.findings.append(_kept(retention(connection)))
         selected = config.select(list_tables(connection))
-        asked = [asked_of(config, table) for table in selected]
-        described = describe_all(
-            connection,
-            server,
-            asked,
-            keyless=config.keyless == "append",
-            unlogged_cascades=config.unlogged_cascades == "allow",
-        )
+        found = described(connection, server, config, selected)
     known = phases or {}
     draft.findings.append(
         Finding(
@@ -177,8 +170,8 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         )
     )
     for table in selected:
-        draft.tables.append(planned_table(config, table, described[table], known.get(table)))
-        for cause in _causes(described[table]):
+        draft.tables.append(planned_table(config, table, found[table], known.get(table)))
+        for cause in quarantine_causes(found[table]):
             draft.findings.append(
                 Finding(
                     check="table",
@@ -207,17 +200,6 @@ def _kept(seconds: float | None) -> Finding:
 def named(server: Server, source: Source) -> str:
     """A server's kind, version and address."""
     return f"{'MySQL' if server.mysql else 'MariaDB'} {'.'.join(map(str, server.version))} at {source}"
-
-
-def asked_of(config: PipelineConfig, table: str) -> TableAsked:
-    """How the catalogue is asked for a table of this pipeline."""
-    options = config.options_of(table)
-    return TableAsked(table_id=table, identity=options.identity, chunk_by=options.chunk_by)
-
-
-def _causes(found: TableInfo | SourceLost) -> tuple[Cause, ...]:
-    """Why a table can't be copied as the catalogue describes it."""
-    return (found.cause,) if isinstance(found, SourceLost) else found.faults
 
 
 def planned_table(

@@ -174,7 +174,7 @@ def _table(name: str, found: TableInfo | SourceLost, values: ValuesConfig) -> So
                 type=column.mysql_type,
                 nullable=column.nullable,
                 lake_name=names[column.field_id],
-                lake_type=_lake_type(schema, column),
+                lake_type=lake_type(schema, column),
                 comment=comment(column),
             )
             for column in schema.columns
@@ -183,7 +183,8 @@ def _table(name: str, found: TableInfo | SourceLost, values: ValuesConfig) -> So
     )
 
 
-def _lake_type(schema: TableSchema, column: Column) -> str | None:
+def lake_type(schema: TableSchema, column: Column) -> str | None:
+    """Iceberg's type of a column, by name; None if there is none for it."""
     try:
         kind = iceberg_type(schema.field(column))
     except SourceLost:

@@ -16,6 +16,7 @@ from cutline.services.control.api.dependencies import Known, Shared, TableName, 
 from cutline.services.control.api.models import TableView
 from cutline.services.control.api.paging import WholeList, several
 from cutline.services.control.api.problems import Refused
+from cutline.services.control.api.source import lake_type
 from cutline.services.control.api.waiting import Wait, matches, until
 from cutline.services.control.store_calls import in_store
 from cutline.services.control.table_rows import Row, etag
@@ -24,7 +25,7 @@ routes = router("tables")
 
 
 class ColumnView(BaseModel):
-    """A column of a schema: its type at the source and in the lake (Arrow's name; null: not supported)."""
+    """A column of a schema: its type at the source and in the lake (Iceberg's name; null: not supported)."""
 
     name: str
     type: str
@@ -63,7 +64,7 @@ async def tables(
     rows = await control.rows.read(control.watches.find(found))
     if phase is None and not q and page.limit is None and page.after is None:
         return _json(rows.body)
-    chosen = list(rows.by_name.values())
+    chosen = rows.all()
     if phase is not None:
         phases = several(phase, tuple(Phase), "phase")
         chosen = [row for row in chosen if row["phase"] in phases]
@@ -92,7 +93,7 @@ async def table(
     watch = control.watches.find(found)
 
     async def look() -> Row:
-        row = (await control.rows.read(watch)).by_name.get(table)
+        row = (await control.rows.read(watch)).row(table)
         if row is None:
             raise unknown_table(found.name, table)
         return row
@@ -113,7 +114,7 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
     watch = control.watches.find(found)
     history = (await watch.journal()).schemas.get(table)
     if history is None:
-        if table not in (await control.rows.read(watch)).by_name:
+        if table not in (await control.rows.read(watch)).steady:
             raise unknown_table(found.name, table)
         return []  # no row of it was read yet
 
@@ -145,7 +146,7 @@ def _columns(schema: TableSchema) -> list[ColumnView]:
         ColumnView(
             name=column.name,
             type=column.mysql_type,
-            lake_type=str(schema.field(column).type),
+            lake_type=lake_type(schema, column),
             nullable=column.nullable,
             field_id=column.field_id,
             generated=column.generated,

@@ -3,10 +3,12 @@
 | file | commands |
 |---|---|
 | `local.py` | those that need no control service: run, setup, doctor, define, where, throttle, lake, settings |
-| `access.py`, `checkpoint.py`, `command.py`, `pipeline.py`, `service.py`, `source.py`, `table.py` | calls of the API |
+| `up.py` | all services of this host, and their systemd units |
+| `access.py`, `checkpoint.py`, `command.py`, `condition.py`, `pipeline.py` | calls of the API |
+| `service.py`, `source.py`, `table.py` | more of them |
 | `watching.py` | status and top |
 | `completion.py` | completion for shells |
-| `remote.py`, `exits.py`, `printing.py` | what the commands share |
+| `remote.py`, `exits.py`, `hints.py`, `printing.py` | what the commands share |
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from cutline.services.run.cli import (
     checkpoint,
     command,
     completion,
+    condition,
     local,
     pipeline,
     service,
     source,
     table,
+    up,
     watching,
 )
 
@@ -35,6 +39,9 @@ def main() -> None:
     """Copy MySQL or MariaDB into an Iceberg lake, and keep the copy current."""
 
 
-for _module in (local, watching, pipeline, table, checkpoint, command, service, access, source, completion):
+_MODULES = (
+    local, up, watching, condition, pipeline, table, checkpoint, command, service, access, source, completion,
+)  # fmt: skip
+for _module in _MODULES:
     for _command in _module.COMMANDS:
         main.add_command(_command)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from cutline.services.client.rest.models import Role
-from cutline.services.run.cli.printing import print_json, when
+from cutline.services.run.cli.printing import name_of, print_json
 from cutline.services.run.cli.remote import Session, asks, limit_option
+from cutline.services.run.figures import when
 
 
 @click.command("me")
@@ -76,8 +77,8 @@ def audit(session: Session, limit: int) -> None:
         ("from", lambda found: found.address),
         ("method", lambda found: found.method),
         ("path", lambda found: found.path),
-        ("status", lambda found: found.status),
-        ("command", lambda found: found.command),
+        ("status", lambda found: str(found.status)),
+        ("command", lambda found: name_of(found.command)),
         ("cause", lambda found: found.cause),
         none="nothing was changed yet",
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from cutline.services.client.rest.models import Checkpoint, Cut, CutAnswer
-from cutline.services.run.cli.printing import print_json, size, span, when
+from cutline.services.run.cli.printing import name_of, print_json
 from cutline.services.run.cli.remote import Session, asks, limit_option, orders, pipeline_argument
+from cutline.services.run.figures import dated, size, span, when
 
 NUMBER = click.argument("number", type=click.IntRange(min=1))
 
@@ -24,8 +27,8 @@ def list_(session: Session, pipeline: str, limit: int) -> None:
     """List the newest checkpoints of PIPELINE."""
     session.list(
         session.client.checkpoints(pipeline, limit=limit),
-        ("checkpoint", lambda found: found.number),
-        ("epoch", lambda found: found.epoch),
+        ("checkpoint", lambda found: name_of(found.number)),
+        ("epoch", lambda found: name_of(found.epoch)),
         ("written", lambda found: when(found.written_at)),
         ("took", _took),
         ("rows", lambda found: found.staged_rows),
@@ -71,7 +74,7 @@ def list_savepoints(session: Session, pipeline: str) -> None:
     """List the savepoints of PIPELINE."""
     session.list(
         session.client.savepoints(pipeline),
-        ("checkpoint", lambda found: found.number),
+        ("checkpoint", lambda found: name_of(found.number)),
         ("name", lambda found: found.name),
         ("written", lambda found: when(found.written_at)),
         ("published", lambda found: found.published),
@@ -108,6 +111,7 @@ def cuts(
     session: Session, pipeline: str, at: str | None, gtid: str | None, number: int | None, limit: int
 ) -> None:
     """List the publications of PIPELINE, or find the one that has a time or a GTID."""
+    now = time.time()
     if at is not None or gtid is not None:
         found = session.client.cut_at(pipeline, at) if at is not None else session.client.cut_with(pipeline, gtid or "")
         _show_answer(session, found)
@@ -116,8 +120,8 @@ def cuts(
     else:
         session.list(
             session.client.cuts(pipeline, limit=limit),
-            ("publication", lambda cut: cut.number),
-            ("published", lambda cut: when(cut.published_at)),
+            ("publication", lambda cut: name_of(cut.number)),
+            ("published", lambda cut: dated(cut.published_at, now)),
             ("source time", lambda cut: when(cut.source_time)),
             ("tables shown", lambda cut: f"{cut.shown} of {cut.tables_total}"),
             ("kept", lambda cut: cut.kept),
@@ -136,7 +140,8 @@ def _show_answer(session: Session, found: CutAnswer) -> None:
 def _line(cut: Cut | None) -> str:
     if cut is None:
         return "no publication"
-    return f"publication {cut.number} of {when(cut.published_at)}, with the source up to {when(cut.source_time)}"
+    published, source_time = (dated(moment, time.time()) for moment in (cut.published_at, cut.source_time))
+    return f"publication {cut.number} of {published}, with the source up to {source_time or 'an unknown time'}"
 
 
 COMMANDS = (checkpoints, savepoints, cuts)

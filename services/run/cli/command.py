@@ -7,10 +7,14 @@ import json
 import click
 
 from cutline.services.client.rest.models import Command, Event
-from cutline.services.run.cli.printing import plain, when
+from cutline.services.run.cli.printing import name_of, plain
 from cutline.services.run.cli.remote import Session, asks, limit_option, orders, pipeline_argument
+from cutline.services.run.figures import when
 
 NUMBER = click.argument("number", type=click.IntRange(min=1))
+KINDS = ("epoch", "kept", "table", "command", "condition", "publication")
+DROWNING = "publication"
+"""The kind of which one comes with every interval."""
 
 
 @click.group("command")
@@ -26,7 +30,7 @@ def list_(session: Session, pipeline: str, limit: int) -> None:
     """List the newest commands of PIPELINE."""
     session.list(
         session.client.commands(pipeline, limit=limit),
-        ("command", lambda found: found.number),
+        ("command", lambda found: name_of(found.number)),
         ("kind", lambda found: found.kind),
         ("state", lambda found: found.state),
         ("by", lambda found: found.by),
@@ -82,19 +86,27 @@ def cancel(session: Session, pipeline: str, number: int, wait: float) -> None:
 @pipeline_argument
 @click.option("--follow", "-f", is_flag=True, help="Print events as they come, until Ctrl-C.")
 @click.option("--after", metavar="ID", help="With --follow: from the event after this one.")
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only events of this kind; may be repeated."
+)
+@click.option("--all", "every", is_flag=True, help="Also publications, one of which comes with every interval.")
 @limit_option
 @asks
-def events(session: Session, pipeline: str, follow: bool, after: str | None, limit: int) -> None:
-    """Print the newest events of PIPELINE, oldest first: epochs, savepoints, phases, ends of commands, publications."""
+def events(
+    session: Session, pipeline: str, follow: bool, after: str | None, kinds: tuple[str, ...], every: bool, limit: int
+) -> None:
+    """Print the newest events of PIPELINE, oldest first: epochs, savepoints, phases of tables, ends of commands,
+    conditions that began or ended; with --all publications too."""
+    kind = None if every else ",".join(kinds or (each for each in KINDS if each != DROWNING))
     if not follow:
-        found = session.client.events(pipeline, limit=limit)[::-1]
+        found = session.client.events(pipeline, kind=kind, limit=limit)[::-1]
         if session.as_json:
             click.echo(json.dumps(plain(found), indent=1))
         else:
             for event in found:
                 click.echo(_line(event))
         return
-    for event in session.client.follow(pipeline, after=after):
+    for event in session.client.follow(pipeline, after=after, kind=kind):
         click.echo(event.model_dump_json() if session.as_json else _line(event))
 
 

@@ -11,6 +11,7 @@ import click
 
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.services.client.rest.errors import ApiError, WrongRequest
+from cutline.services.run.cli.hints import in_commands
 
 P = ParamSpec("P")
 
@@ -29,7 +30,7 @@ def exit_codes(command: Callable[P, None]) -> Callable[P, None]:
             _end(1, str(error))
         except ApiError as error:
             faults = [f"{fault['detail']}; {fault['remedy']}" for fault in error.errors if fault.get("remedy")]
-            _end(2 if isinstance(error, WrongRequest) else 1, *(faults or [str(error)]))
+            _end(2 if isinstance(error, WrongRequest) else 1, *map(in_commands, faults or [str(error)]))
         except KeyboardInterrupt:
             _end(1, "interrupted")
 

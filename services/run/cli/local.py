@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -28,7 +28,7 @@ from cutline.services.run.run import Run
 from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until
 from cutline.services.run.workdir import default_workdir, redis_url_of, store_url_of
-from cutline.spark_writer import jars
+from cutline.spark_writer import classes, jars
 
 P = ParamSpec("P")
 PIPELINE_FILE = click.Path(path_type=Path)
@@ -124,22 +124,36 @@ def run(
 )
 @exit_codes
 def setup(repositories: tuple[str, ...], ivy_settings: Path | None, extras: tuple[str, ...]) -> None:
-    """Fetch Spark's jars, as the first `run` does too. Jars that are there already are verified, not fetched again."""
+    """Fetch Spark's jars, as the first `run` does too, and make an archive of Spark's classes, with which each start
+    takes half the time (a minute once, 190 MB). Jars that are there already are verified, not fetched again.
+    """
     settings = {"spark.jars.repositories": ",".join(repositories)} if repositories else {}
     if ivy_settings is not None:
         settings["spark.jars.ivySettings"] = str(ivy_settings.absolute())
+    fetched = fetch_jars(extras, settings)
+    outcome = f"fetched {', '.join(jar.file for jar in fetched)} into" if fetched else "Spark's jars are in"
+    click.echo(f"{outcome} {jars.folder()}")
+    try:
+        archive = classes.make(jars.folder())
+    except ConfigError as error:  # Spark starts without it too
+        click.echo(f"no archive of Spark's classes could be made: {error}", err=True)
+        return
+    if archive is not None:
+        click.echo(f"Spark starts with {archive}, in half the time")
+
+
+def fetch_jars(extras: Collection[str], settings: Mapping[str, str]) -> tuple[jars.Jar, ...]:
+    """Fetch the jars that are missing, with a bar on the terminal, and return them."""
     columns = (TextColumn("Spark's jars"), BarColumn(), DownloadColumn())
     terminal = Console(stderr=True)
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
         task = bar.add_task("", total=None, visible=False)
-        fetched = jars.fetch(
+        return jars.fetch(
             jars.folder(),
             extras=extras,
             settings=settings,
             progress=lambda done, total: bar.update(task, completed=done, total=total, visible=True),
         )
-    outcome = f"fetched {', '.join(jar.file for jar in fetched)} into" if fetched else "Spark's jars are in"
-    click.echo(f"{outcome} {jars.folder()}")
 
 
 @click.command("doctor")
@@ -148,13 +162,14 @@ def setup(repositories: tuple[str, ...], ivy_settings: Path | None, extras: tupl
     "--json",
     "as_json",
     is_flag=True,
-    help="Print a JSON object: ok, and findings, each with name, found, remedy and ok.",
+    help="Print a JSON object: ok, and findings, each with name, found, remedy, hinders and ok.",
 )
 @exit_codes
 def examine(pipeline: Path | None, as_json: bool) -> None:
-    """Report what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer.
+    """Report what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer; which of its
+    tables will be quarantined, and how its definition differs from the one in the store.
 
-    The exit code is 1 if any check fails.
+    The exit code is 1 if any check fails; a note is none.
     """
     findings = doctor.examine(pipeline, Environment.read())
     ok = all(finding.ok for finding in findings)
@@ -163,7 +178,7 @@ def examine(pipeline: Path | None, as_json: bool) -> None:
             json.dumps({"ok": ok, "findings": [asdict(finding) | {"ok": finding.ok} for finding in findings]}, indent=1)
         )
     else:
-        doctor.show(findings)
+        doctor.show(findings, Console(highlight=False))
     sys.exit(0 if ok else 1)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,34 @@ from typing import Any
 import click
 import yaml
 
+from cutline.common.config.pipeline import absolute_warehouse
 from cutline.common.errors import ConfigError
-from cutline.services.client.rest.models import Pipeline, Plan
-from cutline.services.run.cli.printing import plain, print_json, size, span, when
+from cutline.services.client.rest.models import Finding, Pipeline, Plan
+from cutline.services.run.cli.condition import print_conditions
+from cutline.services.run.cli.printing import name_of, plain, print_json
 from cutline.services.run.cli.remote import Session, asks, orders, pipeline_argument
+from cutline.services.run.conditions import answered
+from cutline.services.run.figures import number, size, span, when
+from cutline.services.run.picture import state_of
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 YES = click.option("--yes", is_flag=True, help="Don't ask.")
+NOTE = click.option("--note", metavar="TEXT", help="Why, for the list of versions.")
 
 
 def content_of(file: Path) -> dict[str, Any]:
-    """The content of a pipeline file as it is: the control service checks it, and finds passwords where it runs."""
-    return _mapping(str(file), click.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes())
+    """The content of a pipeline file as it is: the control service checks it, and finds passwords where it runs.
+
+    Only a relative folder of the lake is made absolute, as `cutline run` does: beside the file, or from the current
+    folder if the file is standard input.
+    """
+    given = str(file) == "-"
+    content = _mapping(str(file), click.get_binary_stream("stdin").read() if given else file.read_bytes())
+    sink = content.get("sink")
+    if isinstance(sink, dict) and isinstance(warehouse := sink.get("warehouse"), str) and warehouse:
+        folder = Path.cwd() if given else file.resolve().parent
+        return {**content, "sink": {**sink, "warehouse": absolute_warehouse(warehouse, folder)}}
+    return content
 
 
 def _mapping(name: str, text: bytes | str) -> dict[str, Any]:
@@ -54,21 +72,41 @@ def group() -> None:
 @click.option("--tag", metavar="KEY:VALUE", help="Only pipelines with this tag.")
 @asks
 def list_(session: Session, tag: str | None) -> None:
-    """List the pipelines."""
+    """List the pipelines, below the conditions that somebody must act on."""
+    found = list(session.client.each_pipeline(tag=tag))
+    if not session.as_json:
+        conditions = answered(each for pipeline in found for each in pipeline.conditions)
+        if conditions:
+            print_conditions(conditions)
+            click.echo()
     session.list(
-        list(session.client.each_pipeline(tag=tag)),
+        found,
         ("pipeline", lambda found: found.name),
-        ("mode", lambda found: found.mode),
+        ("state", state_of),
+        ("conditions", _counts),
         ("tables", _phases),
-        ("checkpoint", lambda found: found.checkpoint),
+        ("checkpoint", lambda found: name_of(found.checkpoint)),
         ("published", lambda found: when(found.published_at)),
-        ("waiting for", lambda found: found.halted or found.waiting_for),
+        ("waiting for", _waits),
         none="there is no pipeline; create one with `cutline pipeline create FILE`",
     )
 
 
 def _phases(found: Pipeline) -> str:
-    return ", ".join(f"{count} {phase}" for phase, count in found.tables.items())
+    return ", ".join(f"{number(count)} {phase}" for phase, count in found.tables.items())
+
+
+def _counts(found: Pipeline) -> str:
+    """How many of its conditions nobody has acknowledged, by severity."""
+    severities = [each.severity for each in found.conditions if each.acknowledged is None]
+    return ", ".join(f"{severities.count(each)} {each}" for each in dict.fromkeys(severities))
+
+
+def _waits(found: Pipeline) -> object:
+    """What holds it up; if it has conditions, which stand above, they say why."""
+    if found.conditions:
+        return None if found.waiting_for is None else found.waiting_for.what
+    return found.halted or found.waiting_for
 
 
 @group.command()
@@ -81,7 +119,7 @@ def show(session: Session, pipeline: str) -> None:
 
 @group.command()
 @click.argument("file", type=FILE)
-@click.option("--dry-run", is_flag=True, help="Only show what it would do.")
+@click.option("--dry-run", is_flag=True, help="Only show what it would do; the exit code is 1 if it is impossible.")
 @asks
 def create(session: Session, file: Path, dry_run: bool) -> None:
     """Create a pipeline from FILE (a pipeline.yaml; - for standard input); the mesh then runs it."""
@@ -100,46 +138,75 @@ def create(session: Session, file: Path, dry_run: bool) -> None:
 @click.argument("file", type=FILE)
 @asks
 def plan(session: Session, pipeline: str, file: Path) -> None:
-    """Show what the definition in FILE would change."""
+    """Show what the definition in FILE would change; the exit code is 1 if that is impossible."""
     _show_plan(session, session.client.plan_change(pipeline, content_of(file)))
 
 
 def _show_plan(session: Session, found: Plan) -> None:
+    """Print a plan; if it is impossible, its faults go to stderr and the exit code is 1."""
+    faults = [finding for finding in found.findings if not finding.ok]
     if session.as_json:
         print_json(found)
-        return
+    else:
+        _print_plan(found, [] if found.possible else faults)
+    if not found.possible:
+        for fault in faults:
+            where = "" if fault.table is None or fault.table in fault.found else f" {fault.table}"
+            click.echo(f"cutline: {fault.check}{where}: {_with_remedy(fault.found, fault.remedy)}", err=True)
+        sys.exit(1)
+
+
+def _print_plan(found: Plan, apart: Sequence[Finding]) -> None:
     for finding in found.findings:
-        remedy = "" if finding.ok or not finding.remedy else f"; {finding.remedy}"
-        click.echo(f"{'ok   ' if finding.ok else 'FAULT'} {finding.check}: {finding.found}{remedy}")
+        if finding not in apart:
+            remedy = None if finding.ok else finding.remedy
+            click.echo(f"{'ok  ' if finding.ok else 'note'} {finding.check}: {_with_remedy(finding.found, remedy)}")
     for change in found.changes:
         before, after = json.dumps(change.before), json.dumps(change.after)
         click.echo(f"{'' if change.possible else 'IMPOSSIBLE: '}{change.key}: {before} -> {after}: {change.effect}")
     for table in found.tables:
-        about = [f"{table.rows:,} rows" if table.rows is not None else "", size(table.bytes), span(table.seconds)]
+        is_read = table.action in ("read", "read again")
+        rows = f"{number(table.rows)} rows" if table.rows is not None else ""
+        about = ", ".join(filter(None, (rows, size(table.bytes), span(table.seconds)))) if is_read else ""
         causes = f": {'; '.join(table.causes)}" if table.causes else ""
-        click.echo(f"{table.action:12} {table.table} {', '.join(filter(None, about))}{causes}")
-    click.echo(f"{found.rows:,} rows, {size(found.bytes)}, about {span(found.seconds)} ({found.rate})")
+        click.echo(f"{table.action:12} {table.table} {about}".rstrip() + causes)
+    if any(table.action in ("read", "read again") for table in found.tables):
+        click.echo(f"{number(found.rows)} rows, {size(found.bytes)}, about {span(found.seconds)} ({found.rate})")
+    elif found.possible:
+        click.echo("no table is read")
+
+
+def _with_remedy(what: str, remedy: str | None) -> str:
+    return f"{what}; {remedy}" if remedy else what
 
 
 @group.command()
 @pipeline_argument
 @click.argument("file", type=FILE)
 @click.option("--if-match", metavar="ETAG", help="Only if the pipeline still has this ETag.")
+@NOTE
 @orders
-def replace(session: Session, pipeline: str, file: Path, if_match: str | None, wait: float) -> None:
+def replace(
+    session: Session, pipeline: str, file: Path, if_match: str | None, note: str | None, wait: float
+) -> None:
     """Replace the definition of a pipeline by FILE."""
-    session.report(session.client.replace_pipeline(pipeline, content_of(file), if_match=if_match, wait=wait))
+    content = content_of(file)
+    session.report(session.client.replace_pipeline(pipeline, content, if_match=if_match, note=note, wait=wait))
 
 
 @group.command()
 @pipeline_argument
 @click.argument("patch", metavar="PATCH")
 @click.option("--if-match", metavar="ETAG", help="Only if the pipeline still has this ETag.")
+@NOTE
 @orders
-def patch(session: Session, pipeline: str, patch: str, if_match: str | None, wait: float) -> None:
+def patch(
+    session: Session, pipeline: str, patch: str, if_match: str | None, note: str | None, wait: float
+) -> None:
     """Change parts of a definition: PATCH is JSON or YAML, as in '{checkpoint: {interval_seconds: 5}}'; null gives a
     setting its default."""
-    session.report(session.client.patch_pipeline(pipeline, _mapping("PATCH", patch), if_match=if_match, wait=wait))
+    content = _mapping("PATCH", patch)
+    session.report(session.client.patch_pipeline(pipeline, content, if_match=if_match, note=note, wait=wait))
 
 
 @group.command()
@@ -184,10 +251,10 @@ def versions(session: Session, pipeline: str, show: int | None, restore: int | N
     else:
         session.list(
             list(session.client.each_version(pipeline)),
-            ("version", lambda found: found.version),
+            ("version", lambda found: name_of(found.version)),
             ("at", lambda found: when(found.at)),
             ("by", lambda found: found.by),
-            ("command", lambda found: found.command),
+            ("command", lambda found: name_of(found.command)),
             ("note", lambda found: found.note),
             none="there is no version",
         )

@@ -103,7 +103,8 @@ def _tables(client: Client, context: click.Context) -> list[str]:
     return [table.table for table in client.tables(context.params["pipeline"], limit=1000)]
 
 
-pipeline_argument = click.argument("pipeline", shell_complete=_asked(_pipelines))
+pipelines_completed = _asked(_pipelines)
+pipeline_argument = click.argument("pipeline", shell_complete=pipelines_completed)
 table_argument = click.argument("table", metavar="TABLE", shell_complete=_asked(_tables))
 limit_option = click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Show the newest, so many."

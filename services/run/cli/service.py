@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from cutline.services.client.rest.models import Service
-from cutline.services.run.cli.printing import print_json, size, span, when
+from cutline.services.run.cli.printing import print_json
 from cutline.services.run.cli.remote import Session, asks, pipeline_argument
+from cutline.services.run.figures import size, span, when
 
 
 @click.command("services")

@@ -11,8 +11,9 @@ import click
 from cutline.common.errors import ConfigError
 from cutline.services.client.rest.models import SourceTable, SourceTest
 from cutline.services.run.cli.pipeline import FILE, content_of
-from cutline.services.run.cli.printing import print_json, size
+from cutline.services.run.cli.printing import print_json
 from cutline.services.run.cli.remote import Session, asks
+from cutline.services.run.figures import size
 
 
 def _source(content: dict[str, Any]) -> dict[str, Any]:

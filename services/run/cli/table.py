@@ -7,8 +7,9 @@ from typing import Literal
 import click
 
 from cutline.common.commands.kinds import TABLE_ORDERS, TableOrder
-from cutline.services.run.cli.printing import because, print_json, span, when
+from cutline.services.run.cli.printing import because, name_of, print_json
 from cutline.services.run.cli.remote import Session, asks, orders, pipeline_argument, table_argument
+from cutline.services.run.figures import span, when
 
 
 @click.group("table")
@@ -27,12 +28,16 @@ def list_(session: Session, pipeline: str, phase: str | None, q: str | None) -> 
         list(session.client.each_table(pipeline, phase=phase, q=q)),
         ("table", lambda found: found.table),
         ("phase", lambda found: found.phase),
-        ("generation", lambda found: found.generation),
-        ("rows", lambda found: found.rows_done),
+        ("since", lambda found: when(found.since)),
+        ("generation", lambda found: name_of(found.generation)),
+        ("rows", lambda found: found.rows_done if found.rows is None else found.rows),
+        ("inserts", lambda found: found.inserts),
+        ("updates", lambda found: found.updates),
+        ("deletes", lambda found: found.deletes),
         ("rows/s", lambda found: found.rate_rows_per_second and round(found.rate_rows_per_second)),
         ("to go", lambda found: span(found.eta_seconds)),
         ("lag", lambda found: span(found.lag_seconds)),
-        ("published", lambda found: found.published_checkpoint),
+        ("published", lambda found: name_of(found.published_checkpoint)),
         ("last change", lambda found: when(found.last_change_at)),
         ("cause", because),
         none="no table",
@@ -57,9 +62,9 @@ def schemas(session: Session, pipeline: str, table: str) -> None:
     session.list(
         session.client.schemas(pipeline, table),
         ("schema", lambda found: found.schema_id),
-        ("generation", lambda found: found.generation),
+        ("generation", lambda found: name_of(found.generation)),
         ("since", lambda found: when(found.since)),
-        ("checkpoint", lambda found: found.since_checkpoint),
+        ("checkpoint", lambda found: name_of(found.since_checkpoint)),
         (
             "columns",
             lambda found: ", ".join(f"{column.name} {column.type}" for column in found.columns or ()),
@@ -81,8 +86,8 @@ def splits(session: Session, pipeline: str, table: str) -> None:
     click.echo(f"{found.made} of about {found.total} chunks are made, in generation {found.generation}")
     session.list(
         found.runs,
-        ("from", lambda run: run.first),
-        ("to", lambda run: run.last),
+        ("from", lambda run: name_of(run.first)),
+        ("to", lambda run: name_of(run.last)),
         ("state", lambda run: run.state),
         ("reader", lambda run: run.reader),
         none="no chunk yet",

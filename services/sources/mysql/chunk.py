@@ -360,7 +360,8 @@ def _rows(
         except ValueError as error:  # was the table changed before the SELECT?
             with closing(kept.new()) as other:
                 _same_table(other, split, identity)
-            cause = Cause(Code.UNREADABLE, f"A row of {schema.table_id} can't be read: {error}")
+            sentence = f"A row of {schema.table_id} can't be read: {error}"
+            cause = Cause(Code.UNREADABLE, sentence, "report it if the server reads the row well")
             raise SourceLost(cause, schema.table_id) from error
         ready = None
         if batch is not None:

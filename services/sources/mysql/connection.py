@@ -410,7 +410,8 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
     if code in _CHANGED:
         return NextGeneration(Cause(Code.CHANGED, f"The definition of {table or subject} changed: {reason}"), table)
     if code in _UNREADABLE:
-        return SourceLost(Cause(Code.UNREADABLE, f"{table or subject}: {reason}"), table)
+        remedy = "repair the table at the server, then retry it"
+        return SourceLost(Cause(Code.UNREADABLE, f"{table or subject}: {reason}", remedy), table)
     if code == ER.LOCK_WAIT_TIMEOUT and table is not None:
         cause = Cause(
             Code.LOCKED,

@@ -17,7 +17,7 @@ from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, SourceLost, TableLocked
 from cutline.common.table_id import split_table_id, unquoted
-from cutline.services.sources.mysql.catalogue import list_tables
+from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
 from cutline.services.sources.mysql.connection import (
     NO_SELECT,
     Connection,
@@ -64,6 +64,28 @@ def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: boo
             ))
     if faults:
         raise ConfigError.several(faults)
+
+
+def described(
+    conn: Connection, server: Server, config: PipelineConfig, tables: Sequence[str]
+) -> dict[str, TableInfo | SourceLost]:
+    """Each of these tables as the pipeline would capture it, or the error if the catalogue can't describe it."""
+    asked = []
+    for table in tables:
+        options = config.options_of(table)
+        asked.append(TableAsked(table_id=table, identity=options.identity, chunk_by=options.chunk_by))
+    return describe_all(
+        conn,
+        server,
+        asked,
+        keyless=config.keyless == "append",
+        unlogged_cascades=config.unlogged_cascades == "allow",
+    )
+
+
+def quarantine_causes(found: TableInfo | SourceLost) -> tuple[Cause, ...]:
+    """Why a table of `described` would be quarantined; () if it can be captured."""
+    return (found.cause,) if isinstance(found, SourceLost) else found.faults
 
 
 def folded(tables: Sequence[str]) -> Iterator[Cause]:

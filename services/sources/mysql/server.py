@@ -258,7 +258,7 @@ def verify_position(conn: Connection, server: Server, at: Position) -> None:
                     Code.OTHER_SERVER,
                     f"The server lacks transactions that were read from it ({at.gtids}): it was restored from a backup,"
                     " its binlog was reset, or it is another server",
-                    "point the pipeline at the right server, or start the pipeline again",
+                    "point the pipeline at the right server and start it, or read the tables again",
                 )
             )
         if not gtid_purged(conn) <= executed:
@@ -272,7 +272,7 @@ def verify_position(conn: Connection, server: Server, at: Position) -> None:
                 Code.OTHER_SERVER,
                 f"The source changed from server {at.server} to {server.identity}, and without GTIDs the position can't"
                 " be found there",
-                "point the pipeline at the old server, or start the pipeline again",
+                "point the pipeline at the old server and start it, or read the tables again",
             )
         )
     *_, end = listed = binlogs(conn)

@@ -49,7 +49,7 @@ from cutline.spark_writer.sinks.iceberg.start import Start
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.tables import Tables
 from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
-from cutline.spark_writer.sinks.iceberg.works import branch_of, snapshot_of, tags_of, work_of
+from cutline.spark_writer.sinks.iceberg.works import branch_of, living_rows, snapshot_of, tags_of, work_of
 from cutline.spark_writer.sinks.side_by_side import SIDE_BY_SIDE, SideBySide
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -168,7 +168,8 @@ class IcebergSink:
             if added or deleted:
                 head = commit(upsert(table, head, added, deleted), head)
         self.upkeep.note_applied(step.table_id)
-        return work_of(head, self.branch, generation=step.generation, schema=step.schema.hash)
+        rows = living_rows(table.metadata().snapshot(head).summary())
+        return work_of(head, self.branch, generation=step.generation, schema=step.schema.hash, rows=rows)
 
     def _changed(
         self,

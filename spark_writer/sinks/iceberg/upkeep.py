@@ -115,14 +115,26 @@ class Upkeep:
         return self._changed
 
     def files(self, most: int) -> dict[str, Files]:
-        """Return the files of the lake tables, as far as compaction has looked at them: those of the `most` largest
-        tables, and those of all others together."""
+        """Return the files of the lake tables, as far as compaction has looked at them, and the rows that they show:
+        those of the `most` largest tables, and those of all others together."""
         sizes = {table_id: size for table_id, size in self._sizes.items() if table_id in self._progress.work}
         largest = heapq.nlargest(most, sizes, key=lambda table_id: sizes[table_id][1])
-        files = {table_id: Files(*sizes[table_id][:2]) for table_id in largest}
-        if rest := [sizes[table_id] for table_id in sizes.keys() - files.keys()]:
-            files[OTHERS] = Files(sum(size[0] for size in rest), sum(size[1] for size in rest))
+        found = {table_id: Files(*size[:2], self._rows(table_id)) for table_id, size in sizes.items()}
+        files = {table_id: found.pop(table_id) for table_id in largest}
+        if found:
+            rows = [each.rows for each in found.values() if each.rows is not None]
+            files[OTHERS] = Files(
+                files=sum(each.files for each in found.values()),
+                size=sum(each.size for each in found.values()),
+                rows=sum(rows) if len(rows) == len(found) else None,
+            )
         return files
+
+    def _rows(self, table_id: str) -> int | None:
+        """The rows that the newest publication shows of a table; None if that is unknown."""
+        newest = self._progress.published
+        table = None if newest is None else newest.tables.get(table_id)
+        return None if table is None or table.main is None else table.main.rows
 
     def compaction(self) -> CompactionStatus:
         """Return how much compaction still has to do."""

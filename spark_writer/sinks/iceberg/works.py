@@ -5,6 +5,8 @@ In a record a content is the snapshot's id in decimal digits, and a place is the
 
 from __future__ import annotations
 
+from typing import Any
+
 from cutline.common.store.records import Content, Place, Publication, Work
 
 
@@ -23,9 +25,18 @@ def snapshot_of(content: Content) -> int:
     return int(content)
 
 
-def work_of(snapshot_id: int, branch: str, *, generation: int, schema: str) -> Work:
-    """The work at the head of a branch; `schema` is its hash."""
-    return Work(content=content_of(snapshot_id), place=Place(branch), generation=generation, schema=schema)
+def work_of(snapshot_id: int, branch: str, *, generation: int, schema: str, rows: int | None = None) -> Work:
+    """The work at the head of a branch; `schema` is its hash, `rows` its living rows."""
+    return Work(content=content_of(snapshot_id), place=Place(branch), generation=generation, schema=schema, rows=rows)
+
+
+def living_rows(summary: Any) -> int | None:
+    """The rows of a snapshot, by its summary, a mapping of Python or of Java: those of its data files without the
+    deleted ones; None if the summary does not tell."""
+    records, deleted = summary.get("total-records"), summary.get("total-position-deletes")
+    if records is None or int(summary.get("total-equality-deletes") or 0):
+        return None
+    return max(0, int(records) - int(deleted or 0))
 
 
 def tags_of(record: Publication, table_id: str) -> dict[str, int]:

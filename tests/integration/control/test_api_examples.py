@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -12,17 +11,13 @@ import yaml
 
 from tests.support.control_server import ControlServer
 from tests.support.databases import MariaDB
+from tests.support.pages import ROOT, blocks_of
 from tools.programs import program
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "api.md"
 SHELL = "/bin/bash"
-
-
-def examples(page: str) -> list[str]:
-    """The commands in the page's blocks of shell, one each, without the settings at its beginning."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.startswith("curl ")]
+THIS = Path(__file__).resolve().relative_to(ROOT).as_posix()
+EXAMPLES = [line for block in blocks_of(THIS) for line in block.commands if not line.startswith("export ")]
+"""The commands of the page, without the settings at its beginning."""
 
 
 def test_every_example_of_the_page_does_what_the_page_says(
@@ -47,7 +42,7 @@ def test_every_example_of_the_page_does_what_the_page_says(
             environ = {**os.environ, "API": control.url, "TOKEN": control.token("admin")}
             environ["PATH"] = f"{curl}:{os.environ['PATH']}"
             answers = []
-            for example in examples(PAGE.read_text(encoding="utf-8")):
+            for example in EXAMPLES:
                 command = example.replace("/run/secrets/source", str(tmp_path / "source"))
                 command = command.replace('"port": 3306', f'"port": {mariadb.port}')
                 done = subprocess.run(

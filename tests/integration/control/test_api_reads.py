@@ -19,6 +19,7 @@ from cutline.services.client.rest import AsyncClient, Client, NotFound, Unauthor
 from cutline.services.client.rest.models import Checkpoint, Event, Grid
 from cutline.services.run.cli import main
 from cutline.services.run.supervisor import free_port
+from tests.support.control_server import is_ready
 from tests.support.databases import Database
 from tests.support.mesh import Mesh, Pipeline, ServiceProcess, waited
 
@@ -44,13 +45,6 @@ class Control:
         return ended
 
 
-def ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz").status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
 @pytest.fixture(scope="module")
 def control(
     mariadb: Database, tmp_path_factory: pytest.TempPathFactory, nothing_left_running: None
@@ -65,7 +59,7 @@ def control(
     folder = tmp_path_factory.mktemp("api_reads")
     with Mesh(folder, readers=2, writers=1, environment=environment) as mesh, Client(url, token=TOKEN) as client:
         service = mesh.start("control")
-        waited(lambda: ready(url), "the control service", 60, mesh.log_ends)  # its first look is at the snapshot
+        waited(lambda: is_ready(url), "the control service", 60, mesh.log_ends)  # its first look is at the snapshot
         slow = {"max_rows_per_second": 200}
         pipeline = mesh.pipeline("shop", mariadb, ["api_reads.t"], chunk_rows=100, snapshot=slow)
         yield Control(mesh, pipeline, "api_reads.t", url, service, client)
@@ -189,7 +183,7 @@ def test_a_stream_of_events_ends_with_the_service_and_goes_on_at_the_next_one_wi
     control.pipeline.store.commands.add("limits", limits, by="ann", now=time.time())
     control.pipeline.until(lambda: control.pipeline.shows(control.table), "the table to be live")
     control.service = control.mesh.start("control")
-    waited(lambda: ready(control.url), "the other service", 60, control.mesh.log_ends)
+    waited(lambda: is_ready(control.url), "the other service", 60, control.mesh.log_ends)
     follower.join(30)
     assert not follower.is_alive()
     listed = control.client.events("shop", limit=1000)[::-1]
@@ -229,7 +223,7 @@ def test_a_column_that_is_added_is_in_the_history_of_the_schema(control: Control
     assert names[-1] == ["id", "a"]
     assert history[0].key == ["id"]
     assert history[0].since_checkpoint > history[-1].since_checkpoint
-    assert (history[0].columns or [])[0].lake_type == "int32"
+    assert (history[0].columns or [])[0].lake_type == "int"
 
 
 def test_cuts_say_what_the_lake_showed_at_a_time_and_which_one_holds_a_gtid(control: Control) -> None:
@@ -261,12 +255,12 @@ def test_cuts_say_what_the_lake_showed_at_a_time_and_which_one_holds_a_gtid(cont
     assert client.cut_with("shop", f"{server}:9").holds is None
     shown = client.cut("shop", 4).tables[0]
     assert (shown.shown, shown.position and shown.position["offset"]) == (False, 4)
-    assert "publication 3 of 1970-01-01 00:16:50Z" in control.cli("cuts", "shop", "--at", "1012").output
+    assert "publication 3 of 1970-01-01 " in control.cli("cuts", "shop", "--at", "1012").output
 
 
 def test_the_command_line_reads_everything_by_the_api(control: Control) -> None:
     listed = control.cli("table", "list", "shop").output.splitlines()
-    assert listed[0].split()[:3] == ["table", "phase", "generation"]
+    assert listed[0].split()[:4] == ["table", "phase", "since", "generation"]
     assert listed[1].split()[:2] == [control.table, "live"]
     assert json.loads(control.cli("table", "show", "shop", control.table, "--json").output)["phase"] == "live"
     assert json.loads(control.cli("pipeline", "list", "--json").output)[0]["name"] == "shop"
@@ -285,7 +279,7 @@ def test_the_command_line_reads_everything_by_the_api(control: Control) -> None:
     assert CliRunner().invoke(main, env=words, prog_name="cutline").output == f"plain,{control.table}\n"
     gone = CliRunner().invoke(main, ["table", "list", "nobody", *address])
     assert gone.exit_code == 1
-    assert gone.stderr == "cutline: the store has no pipeline 'nobody'; GET /v1/pipelines lists them\n"
+    assert gone.stderr == "cutline: the store has no pipeline 'nobody'; `cutline pipeline list` lists them\n"
     assert CliRunner().invoke(main, ["table", "list", "shop", "--phase", "dead", *address]).exit_code == 2
 
 

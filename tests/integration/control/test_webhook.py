@@ -17,6 +17,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
 from cutline.common.status.pipeline_status import EnumeratorStatus
+from cutline.common.store.condition_log import Change
 from cutline.common.store.store import Store
 from cutline.services.control import alerts as alerts_file
 from cutline.services.control import duties as watch_file
@@ -45,7 +46,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Controls:
     """Control services that watch one store and one Redis."""
 
-    def __init__(self, redis: Client, store: Store, url: str) -> None:
+    def __init__(self, redis: Client, store: Store, url: str | None) -> None:
         self.redis, self.registry, self.store = redis, Registry(redis), store
         self.environment = Environment(webhook_url=url, webhook_secret="sesame", docs_url="https://docs.example.com")
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -103,6 +104,7 @@ async def test_an_alert_is_posted_signed_and_once_by_one_of_two_control_services
     body: dict[str, Any] = json.loads(post.body)
     assert body["commonLabels"] == {"alertname": "CutlineHalted", "severity": "critical", "pipeline": "shop"}
     assert body["commonAnnotations"]["cause"] == "The binlog after x is purged"
+    assert body["commonAnnotations"]["remedy"] == "remove the cause, then `cutline pipeline start shop`"
     expected = signed(post.body, "sesame", int(post.headers["x-cutline-timestamp"]))
     assert post.headers["x-cutline-signature"] == expected["X-Cutline-Signature"]
     await controls.kept_empty()  # a control service that ends between a post and its answer repeats it, by the same id
@@ -116,7 +118,25 @@ async def test_an_alert_is_posted_signed_and_once_by_one_of_two_control_services
     assert statuses(receiver.taken) == ["firing CutlineHalted", "resolved CutlineHalted"]
 
 
-async def test_without_a_webhook_nothing_runs(redis: Client, tmp_path: Path) -> None:
+async def test_without_a_webhook_the_history_is_written_all_the_same(redis: Client, tmp_path: Path) -> None:
+    """1. A pipeline halts, and runs again. 2. Both are in its history, by the control service that holds the lease."""
     store = Store(f"file://{tmp_path}")
-    await watch(Registry(redis), store, redis, jobs_of(Environment(), redis, store), "c1")
-    assert await redis.get(LEASE) is None
+    store.pipeline("shop").define(parse(SHOP).definition())
+    (life,), log = store.lives(), store.conditions(store.lives()[0])
+    controls = Controls(redis, store, None)
+    await controls.halted("The binlog after x is purged")
+    controls.start("c1")
+
+    async def history_has(what: str) -> Change:
+        async with asyncio.timeout(20):
+            while True:
+                for _, change in await asyncio.to_thread(log.last, 10):
+                    if (change.condition.name, change.what) == ("CutlineHalted", what):
+                        return change
+                await asyncio.sleep(0.05)
+
+    assert (await history_has("began")).condition.cause == "The binlog after x is purged"
+    await controls.halted(None)
+    assert (await history_has("ended")).state.holding == {}
+    await controls.end("c1")
+    assert life == store.lives()[0]

@@ -12,11 +12,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cutline.common import programs
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.spark_writer import jars
+from cutline.spark_writer import classes, jars
 from tools.programs import program
 
 POM = (
@@ -92,7 +94,7 @@ def test_missing_or_damaged_jars_are_fetched_and_the_others_are_left(repository:
     assert repository.fetch(folder) == ["two-1.0.jar"]
     assert (folder / "one-1.0.jar").stat() == before
     assert sorted(os.listdir(folder)) == [".lock", "mine.jar", "one-0.9.jar", "one-1.0.jar", "two-1.0.jar"]
-    assert jars.class_path(folder) == [str(folder / name) for name in ("one-1.0.jar", "two-1.0.jar", "mine.jar")]
+    assert jars.class_path(folder) == ([str(folder / name) for name in ("one-1.0.jar", "two-1.0.jar", "mine.jar")], [])
 
 
 def test_a_jar_of_another_content_is_refused(repository: Repository, tmp_path: Path) -> None:
@@ -181,10 +183,19 @@ def test_two_simultaneous_fetches_fetch_once(repository: Repository, tmp_path: P
     assert sorted(map(len, got)) == [0, 2]
 
 
-def test_setup_says_where_the_jars_are(tmp_path: Path) -> None:
-    """The real jars, which the machine has: `cutline setup` checks them."""
+def test_setup_says_where_the_jars_and_the_archive_of_spark_s_classes_are() -> None:
+    """The real ones, which the machine has: `cutline setup` checks them."""
     done = subprocess.run(
         [sys.executable, "-m", "cutline.services.run.cli", "setup"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"Spark's jars are in {jars.folder()}\n"
+    folder = jars.folder()
+    archive = classes.archive(folder, programs.java(), classes.class_path(folder)[0])
+    assert done.stdout == f"Spark's jars are in {folder}\nSpark starts with {archive}, in half the time\n"
     assert done.stderr == ""
+
+
+def test_spark_s_jvm_has_mapped_the_archive(spark: Any) -> None:
+    """Java refuses one of other jars without a word, and then maps nothing."""
+    folder = jars.folder()
+    archive = classes.archive(folder, programs.java(), classes.class_path(folder)[0])
+    assert str(archive) in Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read_text()

@@ -364,7 +364,7 @@ def test_commits_of_others_go_first_and_endless_ones_quarantine_the_table(
     journal.checkpoint()
     bench.apply(incarnation)
     assert times > 900
-    assert "mend the lake table" in parked(bench)
+    assert "repair the lake table" in parked(bench)
     times = 0
     journal.change(U, ("-D", stock(0, 0)))
     last = journal.checkpoint()

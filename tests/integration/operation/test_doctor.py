@@ -64,6 +64,19 @@ def test_all_is_well_and_nothing_is_left(source: Database, database: str, redis_
     assert sorted(path.name for path in left) == ["password", "pipeline.yaml"]
 
 
+def test_a_table_that_will_be_quarantined_is_a_note_with_cause_and_remedy(
+    source: Database, database: str, redis_url: str, tmp_path: Path
+) -> None:
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE log (a INT)", database=database)
+    file = pipeline(source, database, tmp_path)
+    code, found = doctor(file, CUTLINE_REDIS_URL=redis_url, CUTLINE_STORE_URL=f"file://{tmp_path}/store")
+    assert code == 0, found
+    assert found["tables"]["found"] == f"2 match {database}.*; 1 will be quarantined"
+    held = found[f"table {database}.log"]
+    assert (held["ok"], held["found"].startswith("will be quarantined: ")) == (True, True)
+    assert "primary key" in held["remedy"]
+
+
 def test_each_fault_has_its_remedy_and_hides_no_other(source: Database, database: str, tmp_path: Path) -> None:
     file = pipeline(source, database, tmp_path, user="nobody")
     code, found = doctor(

@@ -167,7 +167,7 @@ def sent_bytes(pipeline: Pipeline) -> int:
 @pytest.mark.parametrize(
     ("role", "program", "missing"),
     [
-        ("enumerator", REFUSES_ENTRIES, "it lacks the store, which has not taken its entry"),
+        ("enumerator", REFUSES_ENTRIES, "the store refuses the entry"),
         ("writer", HANGS_WITH_FILES, "it lacks the part of writer-0"),
     ],
     ids=["entry refused", "files held"],

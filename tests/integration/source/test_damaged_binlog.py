@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from cutline.common.causes import Code
 from cutline.common.errors import SourceLost
 from cutline.common.positions import High
 from cutline.common.schema import TABLE
 from tests.conftest import started
 from tests.support.databases import Database, MariaDB, MySQL
+from tests.support.history import content, differences
 from tests.support.mesh import Mesh
+from tests.support.modelled_lake import cuts
+from tests.support.operator import done
 from tests.support.sources import here
 from tests.support.streams import FollowingCursor, stream
 
@@ -159,9 +163,12 @@ def test_what_leaves_no_table_to_blame_stops_the_stream_each_time(
 
 
 @pytest.mark.parametrize(("kind", "checksum"), [(MySQL, "CRC32"), (MariaDB, "NONE")])
-def test_a_pipeline_halts_or_quarantines_at_the_damage(kind: type[Database], checksum: str, tmp_path: Path) -> None:
+def test_a_pipeline_halts_or_quarantines_at_the_damage_and_goes_on_once_it_is_read_again(
+    kind: type[Database], checksum: str, tmp_path: Path
+) -> None:
     """1. Both tables are live.  2. The reader is away while rows are written and one event is damaged.
     3. A checksum that does not match halts the pipeline; without checksums the table is quarantined, and b goes on.
+    4. The remedy: all tables are read again, or the one is retried; then they equal the source.
     """
     with server_with(kind, checksum) as server, Mesh(tmp_path, readers=1, writers=1) as mesh:
         tables = [f"{DATABASE}.{table}" for table in "ab"]
@@ -177,8 +184,20 @@ def test_a_pipeline_halts_or_quarantines_at_the_damage(kind: type[Database], che
             pipeline.catches_up(tables[1])
             newest = pipeline.checkpoint()
             assert newest is not None
-            assert f"{file}:{event.offset}" in str(newest.tables[tables[0]].cause)
+            cause = newest.tables[tables[0]].cause
+            assert cause is not None
+            assert f"{file}:{event.offset}" in cause.sentence
+            assert (cause.code, cause.remedy) == (
+                Code.UNREADABLE, "check the file with mysqlbinlog, then retry the table",
+            )  # fmt: skip
+            done(pipeline, "retry_table", table=tables[0])
         else:
             halted = pipeline.until(lambda: pipeline.status().enumerator.halted, "the halt")
             assert re.search(rf"{re.escape(file)}:\d+", halted.sentence), halted
+            assert (halted.code, "cutline pipeline read-again damaged" in halted.remedy) == (Code.BINLOG, True)
             assert len(pipeline.epochs()) < 10
+            done(pipeline, "read_again")
+        slot = pipeline.catches_up(*tables).slot
+        cut = next(cut for cut in cuts(pipeline) if cut.slot == slot)
+        for table in tables:
+            assert differences(cut.tables[table].content, content(server, table, ["id"])) == [], table

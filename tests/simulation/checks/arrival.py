@@ -28,7 +28,7 @@ def what_is_missing(world: World) -> str:
         return f"no leader leads: {states}"
     for leader in leaders:
         machine = leader.leader.enumerator if leader.leader else None
-        share = machine.share() if machine else None
+        share = machine.limits.shared(len(machine.plan.readers)) if machine else None
         for reader in world.mesh.services:
             if reader.alive and reader.role == "reader" and reader.token and reader.epoch == leader.epoch:
                 if reader.limits != share:

@@ -8,9 +8,15 @@ from typing import Any
 
 from cutline.common.schema import TableSchema
 
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+HANDED = {"now"}
+"""Attributes with the time of the last fact, also of one that was refused: no state, and no rule goes by it."""
+
 
 def freeze(value: Any) -> Any:
     """A machine's whole state as comparable data."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, TableSchema):
         return value.hash
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -22,5 +28,5 @@ def freeze(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     if type(value).__module__.startswith(("cutline.common.", "cutline.services.")) and hasattr(value, "__dict__"):
-        return (type(value).__name__, {k: freeze(v) for k, v in vars(value).items()})
+        return (type(value).__name__, {k: freeze(v) for k, v in vars(value).items() if k not in HANDED})
     return value

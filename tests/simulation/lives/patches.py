@@ -3,7 +3,6 @@ source and lake is replaced."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +26,7 @@ from cutline.spark_writer.ports import Ports as SparkPorts
 from cutline.spark_writer.production import owner_of
 from cutline.spark_writer.sinks.iceberg import purging, sink, upkeep
 from tests.simulation.actors import Actors, Event
+from tests.simulation.clock import log_judged
 from tests.simulation.lives import members
 from tests.simulation.lives.surroundings import (
     Host,
@@ -105,13 +105,10 @@ def simulated(world: LivesWorld) -> Iterator[None]:
     before = [(module, {name: vars(module)[name] for name in names}) for module, names in new]
     for module, names in new:
         vars(module).update(names)
-    logger = logging.getLogger("cutline")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
     try:
-        yield
+        with log_judged(lambda: actors.current is not None and actors.current.process.dead):
+            yield
     finally:
-        logger.setLevel(level)
         for module, names in before:
             vars(module).update(names)
 

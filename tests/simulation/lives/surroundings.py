@@ -360,6 +360,15 @@ class LakeTable:
     def has_snapshot(self, snapshot: int) -> bool:
         return snapshot in self.java.snapshots
 
+    def metadata(self) -> Any:
+        """Of Java's table, as far as the sink asks: the rows of a snapshot."""
+
+        def snapshot(number: int) -> Any:
+            _, _, rows = self.java.snapshots[number]
+            return SimpleNamespace(summary=lambda: {"total-records": str(len(rows))})
+
+        return SimpleNamespace(snapshot=snapshot)
+
     def begin_generation(self, schema: Any, generation: int) -> None:
         self._ours()
 

@@ -7,7 +7,6 @@ process that sleeps takes no turn; what its threads have begun goes on. One that
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +33,7 @@ from cutline.services.reader.driver import ReaderDriver
 from cutline.services.writer.driver import WriterDriver
 from tests.simulation.checks.failure import Failure
 from tests.simulation.checks.restored import restore_is_exact
+from tests.simulation.clock import log_judged
 from tests.simulation.loops import ProcessLoop
 from tests.simulation.mesh.asked import AskedSource, Pause
 from tests.simulation.mesh.files import OpenFiles
@@ -215,9 +215,6 @@ PROCESSES: dict[Host, Driven] = {}
 def driven_here(world: World) -> Iterator[None]:
     """Driven processes say nothing in the log, and are unwound at the end. Definitions are the world's (`Config`), and
     rows go into messages as they are."""
-    logger = logging.getLogger("cutline")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
     config = SimpleNamespace(from_definition=partial(Config, world.shape, world.operators.reads_again))
 
     def led(host: Host, *known: Any) -> EnumeratorDriver:
@@ -232,7 +229,8 @@ def driven_here(world: World) -> Iterator[None]:
     for module, names in new:
         vars(module).update(names)
     try:
-        yield
+        with log_judged():
+            yield
     finally:
         for service in world.mesh.services:
             if service.driven is not None:
@@ -240,7 +238,6 @@ def driven_here(world: World) -> Iterator[None]:
         for module, names in before:
             vars(module).update(names)
         PROCESSES.clear()
-        logger.setLevel(level)
 
 
 class Watched:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cutline.common.errors import Unavailable
-from cutline.common.store.records import StagedFile
+from cutline.common.ops import Op
+from cutline.common.store.records import ChangeCounts, StagedFile
 from cutline.services.writer.machine import Append, ChangesFile, ChunkFile, Drop, StageCut
 
 if TYPE_CHECKING:
     from tests.simulation.mesh.world import World
+
+
+CHANGES = (Op.INSERT, Op.UPDATE, Op.DELETE)
 
 
 class OpenFiles:
@@ -52,6 +56,7 @@ class OpenFiles:
             seq_min=None if chunk else min(r[0] for r in rows),
             seq_max=None if chunk else max(r[0] for r in rows),
             truncated_at=None if chunk else max((r[0] for r in rows if r[1] == "t"), default=None),
+            counts=None if chunk else ChangeCounts(*(sum(row[1] == op for row in rows) for op in CHANGES)),
         )  # fmt: skip
 
     def close(self) -> None:

@@ -124,7 +124,7 @@ class Leading:
             base = service.store.entry(order.base)
             assert isinstance(base, CheckpointEntry)
             part = self.world.mesh.part(service, order.base, "enumerator")
-            enumerator = Enumerator.restored(order.plan, part, base.tables)
+            enumerator = Enumerator.restored(order.plan, part, base.tables, at=base.started_at)
         self.world.mesh.announced = order.epoch
         for channel in self.world.network.channels.values():
             if channel.name[0] < order.epoch and not channel.gone:

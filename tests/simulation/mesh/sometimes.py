@@ -149,7 +149,7 @@ RARER = frozenset({
 
 
 def note_states(count: Counter[str], machine: Leader | Process) -> None:
-    """Count each state that the machine is in after a step."""
+    """Count each state that the machine is in after a step: once in a world, since a step costs enough."""
     process: Process | None = machine.process if isinstance(machine, Leader) else machine
     if isinstance(machine, Leader):
         _note(count, LEADER, machine)
@@ -164,5 +164,5 @@ def note_states(count: Counter[str], machine: Leader | Process) -> None:
 
 def _note(count: Counter[str], states: dict[str, State], machine: Any) -> None:
     for name, state in states.items():
-        if state(machine):
-            count[name] += 1
+        if name not in count and state(machine):
+            count[name] = 1

@@ -18,11 +18,14 @@ class SimulatedFileSystem:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self._folders: dict[str, dict[str, None]] = {}  # the names in each, in the order in which they were put
 
     def remove_folder(self, folder: str) -> None:
         pass
 
     def create(self, path: str, data: bytes) -> bool:
+        folder, _, name = path.rpartition("/")
+        self._folders.setdefault(folder, {})[name] = None
         return self.files.setdefault(path, data) is data
 
     def read(self, path: str) -> bytes | None:
@@ -32,10 +35,11 @@ class SimulatedFileSystem:
         return path in self.files
 
     def names(self, folder: str) -> list[str]:
-        within = [path[len(folder) + 1 :] for path in self.files if path.startswith(f"{folder}/")]
-        return [name for name in within if "/" not in name]
+        return list(self._folders.get(folder, ()))
 
     def remove(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        self._folders.get(folder, {}).pop(name, None)
         self.files.pop(path, None)
 
     def stale(self, folder: str, name: str) -> bool:

@@ -515,7 +515,7 @@ MUTANTS = (
     mutant(
         "an entry says of a table what the stream told when the enumerator last changed it",
         CHECKPOINTS,
-        "        if changed := changed.union(tables.keys() & streamed):\n",
+        "        if changed := changed.union(tables.keys() & touched):\n",
         "        if changed:\n",
     ),
     mutant(

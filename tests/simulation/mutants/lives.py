@@ -92,7 +92,7 @@ LIVES: tuple[Mutant, ...] = (
     of_lives(
         "a deletion says nothing while the store does not answer",
         "services/enumerator/status.py",
-        '    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause)',
+        '    return Wait(Party.STORE, "the removal of what the store and Redis have of it", cause, since)',
         "    return None  # type: ignore[return-value]",
     ),
     unit(
@@ -194,7 +194,7 @@ LIVES: tuple[Mutant, ...] = (
     mutant(
         "an epoch that begins anew keeps the tables of its base",
         LEADER,
-        "            self.enumerator.begin_anew(self.anew)",
+        "            self.enumerator.begin_anew(self.anew, now)",
         "            pass",
     ),
     mutant(

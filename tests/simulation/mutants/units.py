@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutants import (
     BATCHES,
     CHECKPOINTING,
+    CHECKPOINTS,
     ENUMERATOR,
     LEADER,
     READER_STREAM,
@@ -13,6 +14,7 @@ from tests.simulation.mutants import (
     RETENTION,
     SPLITS,
     STORE,
+    TABLES,
     unit,
 )
 
@@ -22,6 +24,7 @@ DML = "services/sources/mysql/binlog/dml.py"
 BACKENDS = "common/store/backends.py"
 LIVES = "common/store/lives.py"
 HOST = "common/mesh/host.py"
+HOLDS = "services/enumerator/holds.py"
 STAGING = "services/writer/staging.py"
 RECEIVER = "common/mesh/receiver.py"
 FOREIGN = "spark_writer/sinks/iceberg/foreign.py"
@@ -32,6 +35,37 @@ FOUND = "test_locating.py::test_an_index_finds_what_a_scan_and_a_dictionary_find
 
 
 UNITS = (
+    unit(
+        "each state of a table is a new phase",
+        TABLES,
+        "        since = known.since if known is not None and known.phase == table.phase else self.now\n",
+        "        since = self.now\n",
+        "test_enumerator_tables.py::"
+        "test_a_table_enters_each_phase_at_the_time_of_the_fact_that_brings_it_there_and_stays_since_then",
+    ),
+    unit(
+        "after a restore the changes of a table are counted from none",
+        CHECKPOINTS,
+        "        entries.entered = {name: entry for name, entry in entered.items() if name in tables}\n",
+        "",
+        "test_enumerator_checkpoints.py::"
+        "test_the_changes_of_a_generation_add_up_over_checkpoints_and_restores",
+    ),
+    unit(
+        "a leader takes a halt that another one left for a new one",
+        LEADER,
+        "            self.moments.failing = event.failing_since\n",
+        "            pass\n",
+        "test_leader_epochs.py::"
+        "test_a_halt_lasts_since_the_first_of_the_epochs_that_failed_also_for_the_next_leader",
+    ),
+    unit(
+        "a member takes an epoch that ended by order for one that failed",
+        HOST,
+        "            if isinstance(error, ChannelLost | LeaderLost) and await self._is_over(key, epoch):\n",
+        "            if False:\n",
+        "test_host.py::test_an_epoch_that_ended_by_order_is_left_without_a_warning_and_is_no_failure",
+    ),
     unit(
         "a dump that only beats is not asked whether its binlog was reset",
         CURSOR,
@@ -428,5 +462,13 @@ UNITS = (
         "room -= record.kept and record.n in chain and",
         "room -= record.kept and",
         "test_retention.py::test_a_savepoint_within_the_grace_that_is_not_kept_takes_no_other_one_s_place",
+    ),
+    unit(
+        "a table that changes in each generation is read again without a pause",
+        HOLDS,
+        "        if pause:\n            self._holds[name]",
+        "        if False:\n            self._holds[name]",
+        "test_holds.py::"
+        "test_a_table_that_changes_in_each_generation_is_read_again_at_once_and_then_ever_more_rarely",
     ),
 )

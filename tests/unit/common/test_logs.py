@@ -56,6 +56,21 @@ def test_a_json_line_says_what_it_is_about(capsys: pytest.CaptureFixture[str]) -
     assert not {"pipeline", "epoch", "cause"} & second.keys()
 
 
+def test_a_service_says_at_its_start_what_it_is_and_with_what_it_works_without_secrets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    environment = Environment(
+        log_format="json", store_url="s3://bucket/store?key=AKIA", redis_url="redis://user:secret@h:6379/0"
+    )
+    logs.configure(environment)
+    logs.say_started("reader", "reader-1", environment)
+    logs.say_started("spark_writer", "spark_writer-2", Environment(store_url="file:///s", redis_url=None))
+    first, second = (line["message"] for line in lines(capsys))
+    assert first.startswith("reader-1 starts as reader: Cutline ")
+    assert first.endswith(", store s3://bucket/store?key=***, Redis redis://***@h:6379/0")
+    assert second.endswith(", store file:///s, Redis none")
+
+
 def test_an_exception_among_the_arguments_is_the_cause_and_an_unexpected_one_has_its_stack(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -97,5 +97,4 @@ def test_the_rows_of_a_batch_are_counted_by_operation_also_of_a_slice(
     begin = data.draw(st.integers(0, len(ops) - 1))
     part = batch.slice(begin, data.draw(st.integers(1, len(ops) - begin)))
     expected = Counter(OPERATIONS[op] for op in part.column(0).to_pylist() if op != Op.BEFORE)
-    assert rows_by_operation(part, chunk=False) == expected
-    assert rows_by_operation(part, chunk=True) == {"snapshot": part.num_rows}
+    assert rows_by_operation(part.column(0)) == expected

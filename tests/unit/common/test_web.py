@@ -105,7 +105,7 @@ async def test_a_webhook_and_lineage_are_posted_and_follow_no_redirect(server: t
     nothing: Any = None
     alert = Alert(name=CONDITIONS[0].name, labels=(), severity="page", summary="", runbook="", since=1.0)
     for path, failure in (("/keys", None), ("/redirect", "it answered 302")):
-        webhook, lineage = Webhook(url + path, nothing), Lineage(url + path, nothing, nothing)
+        webhook, lineage = Webhook(url + path, nothing, nothing), Lineage(url + path, nothing, nothing)
         async with httpx.AsyncClient() as client:
             assert await webhook._post(client, Delivery(alert=alert, at=1.0)) == failure
             assert await lineage._failure(client, {}) == failure

@@ -164,7 +164,7 @@ def test_the_files_that_fetch_spark_s_jars_are_all_that_they_need(tmp_path: Path
         for source in sources:
             shutil.copy(ROOT / source, target)
     path = [str(tmp_path), sysconfig.get_path("purelib")]
-    code = f"import sys; sys.path += {path}; from cutline.spark_writer import jars; jars.wanted()"
+    code = f"import sys; sys.path += {path}; from cutline.spark_writer import classes, jars; jars.wanted()"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
 

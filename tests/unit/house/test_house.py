@@ -70,7 +70,9 @@ EXCEPTED: dict[str, dict[str, str]] = {
     "class": {
         "common/config/environment.py: Environment": TABLE,
         "services/client/rest/models.py: Pipeline": VIEW,
+        "services/client/rest/models.py: Table": VIEW,
         "services/control/api/models.py: PipelineView": VIEW,
+        "services/control/api/models.py: TableView": VIEW,
         "services/sources/mysql/binlog/scanner.py: Scanner": SWITCH,
     },
     "file": {
@@ -151,7 +153,6 @@ LEFT: dict[str, dict[str, str]] = {
         "services/control/static/app/parts/grid.js": WRAP,
         "services/control/static/app/parts/mesh.js": WRAP,
         "services/control/static/app/parts/operate.js": WRAP,
-        "services/control/static/app/parts/picker.js": WRAP,
         "services/control/static/app/parts/plan.js": WRAP,
         "services/control/static/app/parts/schemaform.js": WRAP,
         "services/control/static/app/parts/timeline.js": WRAP,
@@ -161,7 +162,6 @@ LEFT: dict[str, dict[str, str]] = {
         "services/control/static/app/views/access.js": WRAP,
         "services/control/static/app/views/activity.js": WRAP,
         "services/control/static/app/views/checkpoints.js": WRAP,
-        "services/control/static/app/views/create.js": WRAP,
         "services/control/static/app/views/cuts.js": WRAP,
         "services/control/static/app/views/definition.js": WRAP,
         "services/control/static/app/views/login.js": WRAP,

@@ -72,7 +72,7 @@ ALLOWED: dict[str, set[str]] = {
     "common.config": {"common.causes", "common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
-    "common.store": RECORDS,
+    "common.store": {*RECORDS, "common.form"},
     "common.status": {
         "common.causes",
         "common.commands",
@@ -168,6 +168,7 @@ ALLOWED: dict[str, set[str]] = {
     "services.writer": {*MESH, "common.parquet", "common.file_metrics", "common.spill"},
     "services.run": {
         *MESH,
+        "services.control",
         "common.programs",
         "services.sources",
         "services.client",

@@ -75,9 +75,11 @@ PURE = (
     "services/enumerator/taken.py",
     "services/enumerator/requests.py",
     "services/enumerator/table_commands.py",
+    "services/run/cli/hints.py",
 )
 LIBRARY = {
-    "__future__", "bisect", "collections", "dataclasses", "datetime", "decimal", "enum", "functools", "hashlib",
+    "__future__", "bisect", "collections", "dataclasses", "datetime", "decimal", "enum", "errno", "functools",
+    "hashlib",
     "itertools",
     "json", "math", "numpy", "operator", "pyarrow", "re", "types", "typing",
 }  # fmt: skip

@@ -4,6 +4,7 @@ No Spark runs: one pipeline is served on a played lake, in played time; several 
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from cutline.common.causes import Cause, Code
-from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.status.pipeline_status import Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK
@@ -302,6 +303,10 @@ def test_a_start_that_fails_keeps_the_last_known_status_and_the_pauses_double(be
     assert [each.failure and each.failure.again_seconds for each in failures] == [0.5, 1.0, 2.0, 4.0, 8.0]
     assert [str(each.failure and each.failure.cause) for each in failures] == ["the lake is away"] + ["away"] * 4
     assert {each.applied for each in failures} == {n}
+    first, *others = (each.failure.since for each in failures if each.failure is not None)
+    assert first is not None
+    assert 1005.0 <= first < 1006.0
+    assert others == [first] * 4
     assert status.failure is None
     assert (status.w, status.published) == (2, n + 1)
     assert bench.lake.rows("shop.orders") == (f"shop.orders {n}", f"shop.orders {n + 1}")
@@ -315,7 +320,10 @@ def test_a_table_of_its_own_fault_is_left_out_and_the_next_start_applies_what_it
     bench.clock.at(5.0, lambda: bench.checkpoint("shop.orders", "shop.stock"))
     bench.clock.at(10.0, lambda: bench.checkpoint("shop.orders", "shop.stock"))
     status = bench.run()
-    assert status.quarantined == {"shop.stock": Held(cause=VIEW, generation=1)}
+    held = status.quarantined["shop.stock"]
+    assert held.since is not None
+    assert 1005.0 <= held.since < 1010.0
+    assert status.quarantined == {"shop.stock": Held(cause=VIEW, generation=1, since=held.since)}
     assert status.published == first + 2
     assert bench.lake.rows("shop.stock") == (f"shop.stock {first}",)
     bench.again()
@@ -324,6 +332,51 @@ def test_a_table_of_its_own_fault_is_left_out_and_the_next_start_applies_what_it
     for table in ("shop.orders", "shop.stock"):
         missed = 4 if table == "shop.orders" else 3
         assert bench.lake.rows(table) == tuple(f"{table} {slot}" for slot in range(first, first + missed))
+
+
+def test_a_table_is_quarantined_since_the_first_fault_also_under_the_next_start_and_by_another_cause(
+    bench: Bench,
+) -> None:
+    bench.checkpoint("shop.orders", "shop.stock")
+    bench.clock.at(5.0, lambda: bench.lake.faults["apply shop.stock"].extend([TableFault(VIEW)] * 2))
+    bench.clock.at(5.0, lambda: bench.checkpoint("shop.orders", "shop.stock"))
+    since = bench.run().quarantined["shop.stock"].since
+    other = Cause(Code.LAKE, "it has another form")
+    bench.again()
+    bench.lake.faults["apply shop.stock"].extend([TableFault(other)] * 2)
+    bench.clock.at(bench.clock.now - 1000.0 + 1.0, lambda: bench.checkpoint("shop.orders"))
+    held = bench.run().quarantined["shop.stock"]
+    assert (held.cause, held.since) == (other, since)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EDQUOT, "Disk quota exceeded")]
+)
+def test_a_full_disk_is_named_with_what_helps(bench: Bench, error: OSError) -> None:
+    bench.checkpoint("shop.orders")
+    bench.lake.faults["open"].extend([error] * 99)
+    failure = bench.run(5.0).failure
+    assert failure is not None
+    assert failure.cause.code == Code.DISK_FULL
+    assert str(failure.cause).endswith("; free space on it, or enlarge it")
+
+
+def test_a_start_that_a_deletion_ends_is_no_failure(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """1. A checkpoint is being applied while the pipeline is deleted. 2. What the apply needs is gone."""
+    caplog.set_level("INFO")
+    bench.checkpoint("shop.orders")
+    reach = bench.lake.reach
+
+    def reached(call: str, table_id: str = "") -> None:
+        reach(call, table_id)
+        if call == "apply":
+            bench.store.put_deleting()
+            raise ProtocolError("a staged file is missing")
+
+    bench.lake.reach = reached  # type: ignore[method-assign]
+    assert bench.run(5.0).failure is None
+    assert "as the pipeline is deleted: a staged file is missing" in caplog.text
+    assert {record.levelname for record in caplog.records} <= {"INFO"}
 
 
 def test_an_error_while_the_sink_refuses_all_commits_is_no_table_s_own(bench: Bench) -> None:

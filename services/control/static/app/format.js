@@ -4,6 +4,7 @@ export const UNKNOWN = "–";
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const clockForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const minuteForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const dayForm = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 
 export const now = () => Date.now() / 1000;
@@ -49,13 +50,24 @@ export function moment(seconds) {
   return day === dayForm.format(Date.now()) ? clock(seconds) : `${day}, ${clock(seconds)}`;
 }
 
+const wholeSpan = (seconds) => span(Math.floor(seconds)).replace(".0 s", " s");
+
 /** How long ago, in whole seconds. */
 export const ago = (seconds) =>
-  known(seconds)
-    ? now() - seconds < 1
-      ? "just now"
-      : `${span(Math.floor(now() - seconds)).replace(".0 s", " s")} ago`
-    : UNKNOWN;
+  known(seconds) ? (now() - seconds < 1 ? "just now" : `${wholeSpan(now() - seconds)} ago`) : UNKNOWN;
+
+/** How long a state has lasted, and since when: "for 2 min 16 s, since 14:05". Empty if that is unknown. */
+export const lasting = (since) =>
+  known(since) ? `for ${wholeSpan(Math.max(0, now() - since))}, since ${minute(since)}` : "";
+
+/** How long something took, in whole seconds. */
+export const took = (from, to) => wholeSpan(Math.max(0, to - from));
+
+/** The hour and minute; with the date if that is another day. */
+function minute(seconds) {
+  const [day, at] = [dayForm.format(seconds * 1000), minuteForm.format(seconds * 1000)];
+  return day === dayForm.format(Date.now()) ? at : `${day}, ${at}`;
+}
 
 /** A short time: 84 ms, then as `span`. */
 export const brief = (seconds) => (known(seconds) && seconds < 1 ? `${Math.round(seconds * 1000)} ms` : span(seconds));
@@ -64,6 +76,11 @@ export const brief = (seconds) => (known(seconds) && seconds < 1 ? `${Math.round
 export const zone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export const percent = (fraction) => (known(fraction) ? `${Math.floor(fraction * 100)} %` : UNKNOWN);
+
+/** A cause or remedy of the API as a sentence: a full stop, and a capital letter unless it begins with a name (shop.orders). */
+export const sentence = (text) => (text ? `${capital(text)}${/[.!?…]$/.test(text) ? "" : "."}` : "");
+
+export const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
 
 export const plural = (number, noun, many = `${noun}s`) => `${count(number)} ${number === 1 ? noun : many}`;
 
@@ -80,22 +97,30 @@ const scalar = (value) =>
   typeof value === "string" && plain.test(value) && !reserved.test(value) ? value : JSON.stringify(value);
 
 /** A definition as YAML, for people to read and to edit. */
-export function yaml(value, indent = "") {
+export const yaml = (value) =>
+  yamlLines(value)
+    .map(([line]) => line)
+    .join("\n");
+
+/** The same as lines, each with the dotted path of the setting that it shows. */
+export function yamlLines(value, path = "", indent = "") {
+  if (!isTree(value)) return [[indent + scalar(value), path]];
   if (Array.isArray(value)) {
-    if (!value.length) return `${indent}[]`;
-    return value
-      .map((item) =>
-        isTree(item) ? `${indent}- ${yaml(item, `${indent}  `).trimStart()}` : `${indent}- ${scalar(item)}`,
-      )
-      .join("\n");
+    if (!value.length) return [[`${indent}[]`, path]];
+    return value.flatMap((item, i) => {
+      if (!isTree(item)) return [[`${indent}- ${scalar(item)}`, `${path}.${i}`]];
+      const [[first, at], ...rest] = yamlLines(item, `${path}.${i}`, `${indent}  `);
+      return [[`${indent}- ${first.trimStart()}`, at], ...rest];
+    });
   }
-  if (!isTree(value)) return indent + scalar(value);
-  const lines = Object.entries(value).map(([key, item]) => {
-    if (Array.isArray(item) ? item.length : isTree(item) && Object.keys(item).length)
-      return `${indent}${scalar(key)}:\n${yaml(item, `${indent}  `)}`;
-    return `${indent}${scalar(key)}: ${Array.isArray(item) ? "[]" : isTree(item) ? "{}" : scalar(item)}`;
+  const entries = Object.entries(value);
+  if (!entries.length) return [[`${indent}{}`, path]];
+  return entries.flatMap(([key, item]) => {
+    const at = path ? `${path}.${key}` : key;
+    if (isTree(item) && Object.keys(item).length)
+      return [[`${indent}${scalar(key)}:`, null], ...yamlLines(item, at, `${indent}  `)];
+    return [[`${indent}${scalar(key)}: ${Array.isArray(item) ? "[]" : isTree(item) ? "{}" : scalar(item)}`, at]];
   });
-  return lines.length ? lines.join("\n") : `${indent}{}`;
 }
 
 const isTree = (value) => value !== null && typeof value === "object";

@@ -2,9 +2,12 @@
 import { now } from "./format.js";
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 
+const OLD_SECONDS = 12;
+
 /**
  * Ask for data now and every `seconds` (not while the tab is hidden). `key`: asked at once when it changes.
- * Returns {data, at, error, loading, refresh}; after an error the last data stays, and `at` says when it came.
+ * Returns {data, at, error, loading, old, refresh}; after an error the last data stays, and `at` says when it came.
+ * `old`: the tab was hidden, the machine slept or the answer is late, so the data may no longer be so.
  */
 export function usePoll(ask, seconds, key) {
   const [state, setState] = useState({ data: undefined, error: null, loading: true, key });
@@ -34,7 +37,11 @@ export function usePoll(ask, seconds, key) {
       clearTimeout(timer);
       if (!over && seconds) timer = setTimeout(tick, seconds * 1000);
     };
-    const shown = () => !document.hidden && tick();
+    const shown = () => {
+      if (document.hidden) return;
+      setState((before) => ({ ...before })); // what is old by now says so before the answer is there
+      tick();
+    };
     again.current = tick;
     document.addEventListener("visibilitychange", shown);
     tick();
@@ -46,7 +53,9 @@ export function usePoll(ask, seconds, key) {
     };
   }, [key, seconds]);
   const refresh = useCallback(() => again.current(), []);
-  return state.key === key ? { ...state, refresh } : { data: undefined, error: null, loading: true, refresh };
+  if (state.key !== key) return { data: undefined, error: null, loading: true, old: false, refresh };
+  const old = Boolean(seconds && state.at && now() - state.at > Math.max(OLD_SECONDS, 4 * seconds));
+  return { ...state, old, refresh };
 }
 
 /** The address behind #: {path: ["pipelines", "shop", ...], query}. */
@@ -67,6 +76,28 @@ function parse() {
     query: new URLSearchParams(query),
     whole: location.hash,
   };
+}
+
+/** What a view keeps in the query of its address: [values, change]. `start`: the values that the address leaves out. */
+export function useQuery(start) {
+  const read = () => {
+    const { query } = parse();
+    return Object.fromEntries(Object.entries(start).map(([key, value]) => [key, query.get(key) ?? value]));
+  };
+  const [values, setValues] = useState(read);
+  useEffect(() => {
+    const changed = () => setValues(read());
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  const change = (some) => {
+    const next = { ...values, ...some };
+    const query = new URLSearchParams(Object.entries(next).filter(([key, value]) => value !== start[key])).toString();
+    const [path] = location.hash.split("?");
+    history.replaceState(history.state, "", `${path || "#/"}${query ? `?${query}` : ""}`);
+    setValues(next);
+  };
+  return [values, change];
 }
 
 /** A part of an address; as it stands if its escapes are wrong, so that a mistyped address is a page that says so. */

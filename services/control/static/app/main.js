@@ -1,11 +1,13 @@
 // The frame around all views: who is logged in, the bar on top, and which view the address names.
 import { get, hasToken, onRefused, setToken } from "./api.js";
+import { forgetDrafts } from "./drafts.js";
 import { toHeading, useRoute } from "./hooks.js";
 import { html, render, useEffect, useRef, useState } from "./html.js";
 import { Icon } from "./icons.js";
 import { may } from "./operations.js";
 import { Button, Empty, Failure } from "./parts/basics.js";
 import { Toasts } from "./parts/dialog.js";
+import { followVersion } from "./version.js";
 import { Access } from "./views/access.js";
 import { Create } from "./views/create.js";
 import { Login } from "./views/login.js";
@@ -34,6 +36,7 @@ function App() {
     }} />`;
   const leave = () => {
     setToken(null);
+    forgetDrafts();
     setSession({ state: "out" });
   };
   return html`
@@ -73,7 +76,7 @@ function Bar({ me, path, leave }) {
 }
 
 function Routed({ me, route }) {
-  const { path, query } = route;
+  const { path } = route;
   const view = path[0] ?? "";
   const page = view === "pipelines" ? path.slice(0, 3).join("/") : view;
   const before = useRef(page);
@@ -87,12 +90,13 @@ function Routed({ me, route }) {
   }, [page]);
   if (view === "") return html`<${Overview} me=${me} />`;
   if (view === "new") return html`<${Create} me=${me} />`;
-  if (view === "services") return html`<${Services} />`;
+  if (view === "services") return html`<${Services} me=${me} />`;
   if (view === "access") return html`<${Access} me=${me} path=${path} />`;
-  if (view === "pipelines" && path[1]) return html`<${Pipeline} key=${path[1]} me=${me} path=${path} query=${query} />`;
+  if (view === "pipelines" && path[1]) return html`<${Pipeline} key=${path[1]} me=${me} path=${path} />`;
   return html`<section class="card"><${Empty} title="No such page" actions=${html`<a class="button" href="#/">All pipelines</a>`}>The address names no view.<//></section>`;
 }
 
 const root = document.getElementById("app");
 root.replaceChildren();
 render(html`<${App} />`, root);
+followVersion();

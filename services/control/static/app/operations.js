@@ -17,10 +17,13 @@ const byRules =
     RULES[name].states[stateOf(pipeline)] ??
     (table ? RULES[name].phases[table.phase]?.replace("{table}", table.table) : null) ??
     null;
+/** The tables that a person typed and ticked, as globs. */
+const named = ({ table, ticked }) => [...(ticked ?? []), ...(table ? [table] : [])];
 const limit = (text) => (text === "" || text === null || text === undefined ? null : Number(text));
 
 /**
- * {id, title, short, icon, tone, role, when(context) -> reason or null, says(context, values) -> sentences, fields, send(context, values)}
+ * {id, title, short, icon, tone, role, when(context) -> reason or null, says(context, values) -> sentences, fields,
+ * send(context, values) -> [method, path, body, headers]}
  * `context`: {pipeline, table?, checkpoint?, version?}; `values`: of the fields, by name.
  */
 export const OPERATIONS = {
@@ -202,7 +205,7 @@ export const OPERATIONS = {
     role: RULES.add_table.role,
     when: byRules("add_table"),
     says: (_, values) => [
-      `${values.table || "The table"} joins with its history: it is read in chunks, catches up, and then goes live.`,
+      `${named(values).join(", ") || "The table"} ${named(values).length > 1 ? "join" : "joins"} with history: read in chunks, catching up, then live.`,
       "The other tables go on. The definition gets a new version.",
     ],
     fields: [
@@ -210,11 +213,20 @@ export const OPERATIONS = {
         name: "table",
         label: "Table",
         placeholder: "shop.orders",
-        required: true,
-        hint: "database.table, as the source spells it",
+        missing: (values) => !named(values).length,
+        hint: "database.table, as the source spells it, or a pattern as shop.*",
       },
+      { name: "ticked", type: "tables", initial: () => [] },
     ],
-    send: (context, values) => ["POST", at(context, "/tables"), { table: values.table }],
+    send: (context, values) => {
+      const [first, ...more] = named(values);
+      if (!more.length) return ["POST", at(context, "/tables"), { table: first }];
+      const { tables } = context.pipeline.definition;
+      const kept = tables.filter((pattern) => !named(values).some((glob) => pattern === `!${glob}`));
+      const note = encodeURIComponent(`added ${named(values).join(", ")}`.slice(0, 500));
+      const headers = { "If-Match": `"${context.pipeline.version}"` };
+      return ["PATCH", at(context, `?note=${note}`), { tables: [...kept, ...named(values)] }, headers];
+    },
   },
   remove_table: {
     title: "Remove the table",
@@ -273,7 +285,7 @@ export const OPERATIONS = {
   retry_table: {
     title: "Retry the table",
     short: "Retry",
-    note: "after its fault is mended",
+    note: "after its fault is fixed",
     icon: "again",
     tone: "live",
     role: RULES.retry_table.role,
@@ -283,7 +295,7 @@ export const OPERATIONS = {
       ...(table.cause
         ? [
             `It was quarantined because: ${table.cause}.`,
-            "If that is not mended, it is quarantined again; the other tables don't notice.",
+            "If that is not fixed, it is quarantined again; the other tables don't notice.",
           ]
         : []),
     ],

@@ -1,53 +1,126 @@
 // The API's answers in the form that the parts draw. The only place that knows both.
-import { bytes, count, now, plural, short, span } from "./format.js";
+import { bytes, count, lasting, moment, now, plural, sentence, short, span } from "./format.js";
 
-/** One word for what a pipeline does, and one sentence about it. */
+/** What a person must act on first: the API lists the most severe first. Null if nothing is, or all are acknowledged. */
+export const foremost = (conditions) => conditions?.find((condition) => !condition.acknowledged) ?? null;
+
+export const SEVERITY_TONES = { critical: "bad", warning: "warn", info: "plain" };
+const CHOSEN = ["paused", "stopped", "deleting"];
+
+/** A role as people call it. */
+export const roleName = (role) => (role === "spark_writer" ? "Spark writer" : role);
+
+/** A condition's name in words: CutlineSourceDisconnected is "source disconnected". */
+const wordOf = ({ name, labels }) =>
+  name
+    .replace(/^Cutline/, "")
+    .replace(/([a-z])([A-Z])/g, "$1 $2")
+    .toLowerCase()
+    .replace("redis", "Redis")
+    .replace("spark", "Spark")
+    .replace("leader", labels?.role ? roleName(labels.role) : "leader");
+
+/**
+ * What a pipeline does: {mode, word, sentence, since, tone, troubled}. Word and sentence are those of the condition that
+ * a person must act on first; without one, of what the pipeline reports. Green is only what is `mode` running and current.
+ */
 export function state(pipeline) {
+  const found = reported(pipeline);
+  const first = foremost(pipeline.conditions);
+  if (!first) return pipeline.conditions?.length && found.mode !== "running" ? { ...found, tone: "dropped" } : found;
+  const behind = pipeline.source_time ? ` The lake shows the source as it was ${behindOf(pipeline)} ago.` : "";
+  return {
+    mode: CHOSEN.includes(found.mode) ? found.mode : first.severity,
+    word: CHOSEN.includes(found.mode) ? found.word : wordOf(first),
+    sentence: `${sentence(first.summary)}${behind}`,
+    since: first.since,
+    tone: SEVERITY_TONES[first.severity],
+    troubled: true,
+  };
+}
+
+const behindOf = (pipeline) => (pipeline.source_time ? span(now() - pipeline.source_time) : null);
+
+/** The same from the pipeline's own report, without a condition. */
+function reported(pipeline) {
   const mode = pipeline.mode ?? "running";
-  const fresh = pipeline.source_time ? span(now() - pipeline.source_time) : null;
+  const behind = behindOf(pipeline);
+  const since = pipeline.mode_since ?? null;
   if (mode === "deleting")
     return {
       mode,
+      since,
       sentence: "It is being deleted: its lake tables, if that was asked for, then its files in the store.",
     };
   if (mode === "stopped")
-    return { mode, sentence: `Stopped at checkpoint ${short(pipeline.checkpoint)}; the lake keeps what it shows.` };
-  if (pipeline.halted) return { mode: "halted", sentence: "Halted until a person acts." };
+    return {
+      mode,
+      since,
+      sentence: `Stopped at checkpoint ${short(pipeline.checkpoint)}; the lake keeps what it shows.`,
+    };
+  if (pipeline.halted)
+    return {
+      mode: "halted",
+      since: pipeline.halted_since ?? null,
+      sentence: `Halted until a person acts. ${sentence(pipeline.halted.sentence)}`,
+    };
   if (mode === "paused")
     return {
       mode,
-      sentence: `Paused; the lake shows the source as it was ${fresh ?? "at the last publication"}${fresh ? " ago" : ""}.`,
+      since,
+      sentence: `Paused; the lake shows the source as it was ${behind ? `${behind} ago` : "at the last publication"}.`,
     };
   if (starts(pipeline))
     return { mode: "waiting", word: "starting", sentence: "An enumerator takes it up within seconds." };
   if (pipeline.current === false)
-    return {
-      mode: "unknown",
-      word: "no leader",
-      sentence: "No enumerator leads it now, so its state is old. Start the services, or see what they log.",
-    };
-  if (pipeline.waiting_for && pipeline.waiting_for.party !== "person")
-    return {
-      mode: "waiting",
-      word: "waiting",
-      sentence: `Waiting for ${pipeline.waiting_for.what}${fresh ? `; the lake shows the source as it was ${fresh} ago` : ""}.`,
-    };
+    return { mode: "unknown", word: "not current", sentence: "No leader reports now; this is its last known state." };
+  if (pipeline.waiting_for && pipeline.waiting_for.party !== "person") return waiting(pipeline, behind);
+  return moving(pipeline, behind);
+}
+
+function waiting({ waiting_for: { what, cause, since = null }, retry_at: retryAt }, behind) {
+  const why = cause ? `: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : "";
+  const next = retryAt ? ` The next try is at ${moment(retryAt)}.` : "";
+  const shows = behind ? ` The lake shows the source as it was ${behind} ago.` : "";
+  return { mode: "waiting", since, sentence: `Waiting for ${what}${why}.${next}${shows}` };
+}
+
+function moving(pipeline, behind) {
   const total = Object.values(pipeline.tables ?? {}).reduce((a, b) => a + b, 0);
   const live = pipeline.tables?.live ?? 0;
-  if (total && live === total)
-    return {
-      mode,
-      word: "live",
-      sentence: fresh ? `All tables are live; the lake is ${fresh} behind the source.` : "All tables are live.",
-    };
+  const all = total && live === total;
+  const tables = all ? "All tables are live" : `${count(live)} of ${plural(total, "table")} are live`;
   return {
-    mode,
-    word: "running",
-    sentence: fresh
-      ? `${count(live)} of ${plural(total, "table")} are live; the lake is ${fresh} behind the source.`
-      : `${count(live)} of ${plural(total, "table")} are live.`,
+    mode: "running",
+    word: all ? "live" : "running",
+    since: pipeline.mode_since ?? null,
+    sentence: behind ? `${tables}; the lake is ${behind} behind the source.` : `${tables}.`,
   };
 }
+
+/** The mode that a person chose, and since when: "paused for 3 min, since 14:05"; without the word that stands beside. */
+export const modeText = (pipeline, beside) => {
+  const mode = pipeline.mode ?? "running";
+  return `${mode === beside ? "" : mode} ${lasting(pipeline.mode_since)}`.trim();
+};
+
+/** Since when a pipeline is what `about` (of `state`) says, as a sentence; empty if that is unknown. */
+export const sinceOf = (pipeline, about) =>
+  sentence(about.troubled || about.mode !== (pipeline.mode ?? "running") ? lasting(about.since) : known(pipeline));
+
+const known = (pipeline) => (pipeline.mode_since ? modeText(pipeline) : "");
+
+/** Of when a pipeline's state is, if no leader reports now. */
+export const asOf = (pipeline) =>
+  pipeline.current === false && pipeline.as_of && !starts(pipeline) ? `As of ${moment(pipeline.as_of)}.` : null;
+
+/** The conditions that are about a table: its own, and those of the whole pipeline; not those of other tables. */
+export const conditionsOf = (pipeline, table) =>
+  (pipeline.conditions ?? []).filter((each) => !each.tables_total || each.tables.includes(table));
+
+/** What holds back whatever the pipeline reports: a condition of this name, acknowledged or not. */
+const holds = (pipeline, name, role) =>
+  (pipeline.conditions ?? []).some((each) => each.name === name && (!role || each.labels?.role === role));
 
 /** Whether no enumerator has led it yet. */
 export const starts = (pipeline) =>
@@ -67,10 +140,11 @@ export function mesh(pipeline, channels, services, rates) {
   const outOf = (name) =>
     sum(channels.filter((c) => c.from === name && role(c.to) === "writer").map((c) => rate(c.from, c.to)));
   const flow = (value) => (value === null ? "measuring" : value ? `${bytes(value)}/s` : "idle");
-  const stopped =
-    ["paused", "stopped", "deleting"].includes(pipeline.mode) || pipeline.current === false || pipeline.halted;
-  const idle = pipeline.current === false ? "no leader" : pipeline.halted ? "halted" : pipeline.mode;
+  const current = pipeline.current !== false;
+  const stopped = CHOSEN.includes(pipeline.mode) || !current || pipeline.halted;
+  const idle = !current ? "not known now" : pipeline.halted ? "halted" : pipeline.mode;
   const standby = services.filter((service) => service.role === "enumerator").length - 1;
+  const missing = (role) => holds(pipeline, "CutlineNoLeader", role);
   const readers = names.filter((name) => role(name) === "reader").sort(byNumber);
   const writers = names.filter((name) => role(name) === "writer").sort(byNumber);
   const total = sum(writers.map(into));
@@ -81,14 +155,20 @@ export function mesh(pipeline, channels, services, rates) {
       kind: "source",
       title: "source",
       note: pipeline.definition?.source?.host ?? "MySQL",
-      state: ["source", "busy_source"].includes(pipeline.waiting_for?.party) ? "bad" : "good",
+      state: ["source", "busy_source"].includes(pipeline.waiting_for?.party) ? "bad" : current ? "good" : "off",
     },
     {
       id: "enumerator",
       kind: "enumerator",
       title: "enumerator",
-      note: pipeline.leader ? (standby > 0 ? `leads, ${standby} on standby` : "leads") : "no leader",
-      state: pipeline.leader && pipeline.current !== false ? "good" : starts(pipeline) ? "off" : "bad",
+      note: missing("enumerator")
+        ? "not running"
+        : !current || !pipeline.leader
+          ? "not known now"
+          : standby > 0
+            ? `leads, ${standby} on standby`
+            : "leads",
+      state: missing("enumerator") ? "bad" : current && pipeline.leader ? "good" : "off",
     },
     ...readers.map((name) => ({
       id: name,
@@ -109,20 +189,20 @@ export function mesh(pipeline, channels, services, rates) {
       kind: "store",
       title: "store",
       note: pipeline.checkpoint ? `checkpoint ${pipeline.checkpoint}` : "no checkpoint",
-      state: "good",
+      state: holds(pipeline, "CutlineStoreAway") ? "bad" : "good",
     },
     {
       id: "spark_writer",
       kind: "spark_writer",
       title: "Spark writer",
-      note: pipeline.spark_writer
-        ? pipeline.publication
-          ? `applied ${pipeline.publication}`
-          : "ready"
-        : starts(pipeline)
-          ? ""
-          : "not running",
-      state: pipeline.spark_writer ? good : starts(pipeline) ? "off" : "bad",
+      note: missing("spark_writer")
+        ? "not running"
+        : !current || !pipeline.spark_writer
+          ? "not known now"
+          : pipeline.publication
+            ? `applied ${pipeline.publication}`
+            : "ready",
+      state: missing("spark_writer") ? "bad" : current && pipeline.spark_writer ? good : "off",
     },
     {
       id: "lake",
@@ -153,12 +233,19 @@ export function mesh(pipeline, channels, services, rates) {
 
 const byNumber = (a, b) => Number(a.split("-").at(-1)) - Number(b.split("-").at(-1));
 
-/** 0..1 of a table's first phases; 1 once all chunks are read. */
+/** 0..1 of a table's first reading, also of one that was held back in it; 1 once all chunks are read. */
 export function progress(table) {
-  if (!["waiting", "snapshot"].includes(table.phase)) return 1;
-  if (table.splits_total) return Math.min(0.99, (table.splits_done ?? 0) / table.splits_total);
-  return table.rows_estimate ? Math.min(0.99, (table.rows_done ?? 0) / table.rows_estimate) : 0;
+  if (["catch-up", "live", "dropped"].includes(table.phase)) return 1;
+  const reads = ["waiting", "snapshot"].includes(table.phase);
+  const [done, total] = table.splits_total
+    ? [table.splits_done ?? 0, table.splits_total]
+    : [table.rows_done ?? 0, table.rows_estimate];
+  if (!total) return reads ? 0 : 1;
+  return !reads && done >= total ? 1 : Math.min(0.99, done / total);
 }
+
+/** The rows that the lake table has; of one that is being read, those that were read so far. */
+export const rowsOf = (table) => table.rows ?? table.rows_done;
 
 const STATES = { waiting: 0, reading: 1, done: 2, lake: 3 };
 

@@ -58,6 +58,7 @@ _MAX_TABLES = 10_000
 _PARTIAL = Cause(
     Code.NOT_IN_BINLOG, "a partial update of a JSON column", "SET GLOBAL binlog_row_value_options = ''"
 )
+_LOOK = "check the file with mysqlbinlog, then retry the table"
 _TOO_LARGE = Cause(Code.VALUE, f"a row of more than {MAX_ROW_BYTES >> 20} MiB", "exclude the table")
 
 
@@ -308,9 +309,7 @@ class Routes:
 
     def refuse_damaged(self, body: Body, error: Damaged) -> None:
         """Quarantine the table of a compressed row event that can't be decompressed."""
-        event = Cause(
-            Code.UNREADABLE, f"a row event that can't be read: {error}", "check the file with mysqlbinlog"
-        )
+        event = Cause(Code.UNREADABLE, f"a row event that can't be read: {error}", _LOOK)
         self._refuse_row(body, event, self._scanner.tables)
 
     def _refuse_row(self, body: Body, event: Cause, tables: Mapping[int, MappedTable]) -> None:
@@ -329,7 +328,7 @@ class Routes:
         table: MappedTable = scanner.faulted
         misfit = "; ".join(table.decoder.faults)
         self._refused[table.table_id] = scanner.fault_seq
-        reason = Cause(Code.UNREADABLE, misfit) if misfit else _unread(scanner.error)
+        reason = Cause(Code.UNREADABLE, misfit, _LOOK) if misfit else _unread(scanner.error)
         cause = self._cannot_follow(table.table_id, reason)
         kind: type[TableFault] = GenerationEnded if misfit and self._outdated(table) else TableUnreadable
         self.fault(kind, table.table_id, cause)
@@ -489,8 +488,8 @@ def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def _unread(error: object) -> Cause:
     """The cause for an error that a decoder raised for a row event."""
     if isinstance(error, PartialImage):
-        return Cause(Code.NOT_IN_BINLOG, str(error))
-    return Cause(Code.UNREADABLE, str(error))
+        return Cause(Code.NOT_IN_BINLOG, str(error), "retry the table once it is")
+    return Cause(Code.UNREADABLE, str(error), _LOOK)
 
 
 def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:

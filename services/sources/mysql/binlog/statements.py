@@ -106,7 +106,7 @@ class Statements:
                 cause = Cause(
                     Code.SCHEMA_CHANGE,
                     f"{table_id} was changed at {where}, and schema_changes: halt stops it there: {ddl.shown(text)}",
-                    "prepare its consumers, and snapshot it again in another pipeline",
+                    "prepare its consumers, then have it read again",
                 )
                 self._routes.fault(TableUnreadable, table_id, cause)
             case ddl.Evolve() if not during_snapshot or looks_same or (effect.nullable_add and not self._halts):

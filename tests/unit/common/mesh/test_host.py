@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cutline.common.commands.kinds import Mode
+from cutline.common.mesh.channels import ChannelLost, LeaderLost
 from cutline.common.mesh.host import Host
+from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.lives import Key
 from cutline.common.store.records import EpochEntry, Members
 from cutline.common.store.store import PipelineStore, Store
@@ -32,6 +36,63 @@ runpy.run_module("cutline.{module}", run_name="__main__")
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.stdout == "(256, 256)\n", ended.stderr
+
+
+async def given_up(tmp_path: Path, error: Exception, during: Callable[[PipelineStore], Any]) -> Host:
+    """A reader whose epoch 1 ends by an error, while the pipeline is in that state."""
+    store = Store(f"file://{tmp_path}")
+    host = Host("reader", store, ports())
+    host.incarnation = "r1"
+    shop = store.pipeline("shop")
+    shop.define({})
+    shop.put_entry(records.epoch(1, members=Members(enumerator="e1", by_role={"reader": ("r1",), "writer": ("w1",)})))
+
+    async def join(found: PipelineStore, entry: EpochEntry, index: int) -> None:
+        during(found)
+        raise error
+
+    await host._member(join, shop.key, 1)
+    return host
+
+
+def outcome(mode: Mode) -> Outcome:
+    return Outcome(n=1, state="done", at=1.0, orders=Orders(mode=mode))
+
+
+def ended(shop: PipelineStore) -> None:
+    shop.put_deleting()
+    shop.end()
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda shop: shop.commands.put_outcome(outcome("paused")),
+        lambda shop: shop.commands.put_outcome(outcome("stopped")),
+        lambda shop: shop.put_deleting(),
+        ended,
+        lambda shop: shop.put_entry(records.epoch(2)),
+    ],
+    ids=["paused", "stopped", "deleting", "deleted", "the next epoch"],
+)
+@pytest.mark.parametrize("error", [ChannelLost("a", "the stream is gone"), LeaderLost("it is silent")])
+async def test_an_epoch_that_ended_by_order_is_left_without_a_warning_and_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, order: Callable[[PipelineStore], Any]
+) -> None:
+    caplog.set_level("INFO")
+    host = await given_up(tmp_path, error, order)
+    assert host.failed == {}
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+    assert "r1 leaves epoch 1 of shop, which is over" in caplog.text
+
+
+async def test_a_channel_that_is_lost_while_its_epoch_is_to_go_on_is_a_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = await given_up(tmp_path, ChannelLost("a", "the stream is gone"), lambda shop: None)
+    (failed,) = host.failed.values()
+    assert failed.cause.sentence == "channel a is lost: the stream is gone"
+    assert "r1 leaves epoch 1 of shop: channel a is lost" in caplog.text
 
 
 class Announced:

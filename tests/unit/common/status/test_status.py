@@ -38,15 +38,17 @@ ENUMERATOR = EnumeratorStatus(
     counters=(Counted("epochs", {}, 2),),
     histograms={"checkpoint": Histogram(buckets=(1, 2), sum=0.5)},
     epoch=7,
-    waiting_for=Wait(Party.STORE, "the store, to answer"),
+    waiting_for=Wait(Party.STORE, "the store, to answer", since=990.5),
     channels={"reader-0": ChannelStatus(outstanding_bytes=1, credit_bytes=2, sent_bytes=3, sent=4, taken=5)},
     marks=(Mark(8, 999.0, None), Mark(9, 1000.0, 1000.25)),
     leader="e1",
     state="leading",
     mode="paused",
+    mode_since=900.5,
     definition=2,
     commands=CommandsStatus(running=4, done=3, apart=(1, 2), waiting={5: "an epoch"}),
     halted=because("the source lost a position", "read again"),
+    halted_since=950.5,
     ended=11,
     checkpoint=CheckpointStatus(number=8, completed_at=999.5, in_flight=9, interval_seconds=10),
     failures=3,
@@ -69,15 +71,16 @@ SPARK = SparkWriterStatus(
     source_time=998.0,
     quarantined={
         "a.c": Held(
-            cause=because("others committed"), generation=2, seen="5", choices=("overwrite",), chosen="overwrite"
+            cause=because("others committed"), generation=2, since=991.5, seen="5", choices=("overwrite",),
+            chosen="overwrite",
         )
     },
     commands={3: None, 4: "it is a view"},
     applied_by_spark={"a.b": "too many files"},
     applies=(Apply(first=6, last=7, rows=5, applied_at=998.5, seconds=0.25, tables={"a.b": 0.2}, published_at=999.0),),
-    files={"a.b": Files(2, 2048)},
+    files={"a.b": Files(2, 2048, 30)},
     compaction=CompactionStatus(tables=1, files=20),
-    failure=Failure(cause=because("no catalogue"), kind="ConfigError", again_seconds=0.5),
+    failure=Failure(cause=because("no catalogue"), kind="ConfigError", again_seconds=0.5, since=992.5),
 )
 PARTS = [ENUMERATOR, READER, WRITER, SPARK]
 
@@ -145,6 +148,17 @@ def test_a_field_of_another_form_counts_as_missing_and_only_that_one(
     assert {name: getattr(found, name) for name in expected} == expected
 
 
+def test_what_the_version_before_did_not_know_is_none() -> None:
+    held, failure = {"cause": {"sentence": "x"}, "generation": 2}, {"cause": {}, "kind": "E", "again_seconds": 1.0}
+    found = read(SparkWriterStatus, {"files": {"a.b": [2, 2048]}, "quarantined": {"a.b": held}, "failure": failure})
+    assert found.files == {"a.b": Files(2, 2048, None)}
+    assert found.quarantined["a.b"].since is None
+    assert found.failure is not None
+    assert found.failure.since is None
+    (table,) = read_each(TableStatus, {"a.b": {"phase": "live"}}, {}).values()
+    assert table.since is None
+
+
 def test_tables_that_are_unchanged_are_not_made_again_and_those_without_a_phase_are_left_out() -> None:
     before = {"a.b": {"phase": "live"}, "a.c": {"phase": "snapshot", "rows_done": 1}}
     first = read_each(TableStatus, before, {})
@@ -184,9 +198,9 @@ def test_members_of_an_earlier_epoch_are_not_in_this_one() -> None:
     ],
 )
 def test_a_table_that_the_spark_writer_holds_is_quarantined_in_that_generation(table: TableStatus, phase: str) -> None:
-    held = {"cause": {"code": "of_the_future", "sentence": "it is a view"}, "generation": 2}
+    held = {"cause": {"code": "of_the_future", "sentence": "it is a view"}, "generation": 2, "since": 7.5}
     raw = {"spark_writer": {"quarantined": {"a.c": held}}}
     found = PipelineStatus.put_together(raw, {"a.c": table, "a.b": TableStatus(phase="live")}).tables
-    assert found["a.c"].phase == phase
+    assert (found["a.c"].phase, found["a.c"].since) == (phase, 7.5 if phase == "quarantined" else None)
     assert found["a.c"].cause == (because("it is a view") if phase == "quarantined" else None)
     assert found["a.b"] == TableStatus(phase="live")

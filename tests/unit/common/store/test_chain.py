@@ -184,15 +184,15 @@ def test_any_journal_is_applied_whole_in_order_and_every_kept_cut_gets_its_publi
 
 
 def test_a_publication_shows_what_the_entry_shows_and_leaves_the_rest_as_it_was() -> None:
-    work = {T: Work(content=Content("7"), place=Place("staging_3"), generation=1, schema="h")}
+    work = {T: Work(content=Content("7"), place=Place("staging_3"), generation=1, schema="h", rows=5)}
     first = publication(checkpoint(2), w=3, kept=False, work=work, previous=None, published_at=1.0)
-    assert first.tables[T].main == Main(content=Content("7"))
+    assert first.tables[T].main == Main(content=Content("7"), rows=5)
     assert first.tables[T].shown
     later = {T: Work(content=Content("9"), place=Place("staging_3"), generation=2, schema="h")}
     second = publication(
         checkpoint(3, generation=2, show=False), w=3, kept=True, work=later, previous=first, published_at=2.0
     )
-    assert second.tables[T].main == Main(content=Content("7"), position=records.place(2))
+    assert second.tables[T].main == Main(content=Content("7"), position=records.place(2), rows=5)
     assert second.position_of(T) == first.position_of(T) == records.place(2)
     assert second.tables[T].work == later[T]
     assert not second.tables[T].shown

@@ -237,8 +237,8 @@ def test_any_flipped_byte_of_an_entry_is_seen(files: PipelineStore) -> None:
 @pytest.mark.parametrize(
     ("number", "named"),
     [
-        (5, r"a newer Cutline \(format 5, this one reads 4\)"),
-        (1, r"an older Cutline \(format 1, this one reads 4\)"),
+        (5, r"a newer Cutline \(format 5, this one reads 4\); use that version"),
+        (1, r"an older Cutline \(format 1, this one reads 4\); use that version, or give the pipeline another name"),
     ],
 )
 def test_a_file_of_another_version_is_named_with_the_remedy(files: PipelineStore, number: int, named: str) -> None:
@@ -357,7 +357,7 @@ def test_an_error_on_the_way_leaves_no_temporary_file(files: PipelineStore, monk
 
     with monkeypatch.context() as broken:
         broken.setattr(backends.os, "fsync", full)
-        with pytest.raises(Unavailable, match=r"0000000002.json: No space left on device"):
+        with pytest.raises(Unavailable, match=r"the disk of the store is full, at .*0000000002.json"):
             files.put_entry(checkpoint(2, 1))
     assert os.listdir(files.location("journal")) == ["0000000001.json"]
 

@@ -1,13 +1,29 @@
 """What entries and publications cost and tell, and which schemas are kept for them."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store import backends
-from cutline.common.store.records import CheckpointEntry, TableEntry
+from cutline.common.store.command_records import Orders, Outcome
+from cutline.common.store.records import (
+    ChangeCounts,
+    CheckpointEntry,
+    Content,
+    EpochEntry,
+    Main,
+    Place,
+    PublishedTable,
+    Quarantine,
+    TableEntry,
+    Work,
+)
 from cutline.common.store.store import PipelineStore, Store
 from tests.support import records
+from tests.support.causes import because
 from tests.support.records import epoch
 from tests.support.shop_store import checkpoint, files, published, shop, size, staged, url
 
@@ -22,6 +38,30 @@ def test_a_publication_is_written_once_and_listed_in_order(shop: PipelineStore) 
     assert shop.publication(4) is None
     assert shop.publication_numbers() == [3, 12]
     assert [publication.n for publication in shop.publications(after=3)] == [12]
+
+
+def test_since_when_and_how_much_comes_back_and_what_is_unknown_is_left_out(shop: PipelineStore, url: str) -> None:
+    table = records.table(since=7.5, counts=ChangeCounts(1, 2, 3))
+    file = records.staged(counts=ChangeCounts(4, 0, 1))
+    assert shop.put_entry(replace(epoch(1), failing_since=5.5))
+    assert shop.put_entry(checkpoint(2, 1, tables={"d.t": table, "d.u": records.table()}, staged=(file,)))
+    work = Work(content=Content("7"), place=Place("b"), generation=1, schema="h", rows=9)
+    held = Quarantine(cause=because("x"), generation=1, applied=2, since=8.5)
+    main = Main(content=Content("7"), rows=8)
+    known = PublishedTable(state="quarantined", generation=1, main=main, work=work, held=held)
+    assert shop.publish(replace(published(2), tables={"d.t": known}))
+    orders = Orders(mode="paused", mode_since=6.5)
+    assert shop.commands.put_outcome(Outcome(n=1, state="done", at=6.5, orders=orders))
+    other = Store(url).pipeline("shop")
+    first, second, record = other.entry(1), other.entry(2), other.publication(2)
+    assert isinstance(first, EpochEntry)
+    assert first.failing_since == 5.5
+    assert isinstance(second, CheckpointEntry)
+    assert (second.tables["d.t"], second.staged) == (table, (file,))
+    assert {"since", "counts"}.isdisjoint(second.tables["d.u"].to_json())
+    assert record is not None
+    assert record.tables["d.t"] == known
+    assert other.commands.orders().mode_since == 6.5
 
 
 def test_an_entry_and_a_publication_cost_what_changed_and_tell_everything(shop: PipelineStore, url: str) -> None:
@@ -163,3 +203,18 @@ def test_of_a_schema_that_each_epoch_stores_one_copy_stays(shop: PipelineStore, 
     assert Store(url).pipeline("shop").schemas([stored.hash, other.hash]) == {
         stored.hash: stored, other.hash: other,
     }  # fmt: skip
+
+
+def test_a_reader_that_follows_the_journal_reads_no_base_a_second_time(files: PipelineStore, tmp_path: Path) -> None:
+    """Ten of 100 tables change in each entry, so that bases change too. Each file is removed once it is read."""
+    reader = Store(f"file://{tmp_path}/store").pipeline("shop")
+    files.put_entry(epoch(1))
+    tables = {f"d.t{n:02}": records.table() for n in range(100)}
+    for slot in range(2, 60):
+        tables |= {f"d.t{n:02}": records.table(generation=slot) for n in range(10)}
+        assert files.put_entry(records.checkpoint(slot, 1, tables=dict(tables)))
+        found = reader.entry(slot)
+        assert isinstance(found, CheckpointEntry)
+        assert found.tables == tables
+        (read,) = tmp_path.glob(f"store/**/journal/*{slot}.json")
+        read.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -218,7 +219,8 @@ def description(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 VIEWS = {
-    models.Cause: "Cause", models.Wait: "Wait",
+    models.Cause: "Cause", models.Wait: "Wait", models.Condition: "ConditionView",
+    models.Acknowledgement: "AcknowledgementView",
     models.Service: "ServiceView", models.LogLine: "LogLineView", models.Pipeline: "PipelineView",
     models.Table: "TableView", models.Splits: "SplitsView", models.Grid: "GridView", models.Run: "Run",
     models.Column: "ColumnView", models.Schema: "SchemaView", models.Member: "MemberView", models.Apply: "ApplyView",
@@ -250,6 +252,7 @@ def test_every_operation_of_the_api_has_a_method_of_the_client(description: dict
             made.add(request_of(call._make, name))
     path = "/v1/pipelines/pipeline/tables/table/{}".format  # one method for each order about a table
     made.remove(("POST", path("order")))
+    made.add(("GET", "/v1/pipelines/pipeline/conditions"))  # the same method, of one pipeline
     made |= {("POST", path(order.act)) for order in TABLE_ORDERS}
     offered = {
         (method.upper(), path.replace("{", "").replace("}", ""))
@@ -355,9 +358,9 @@ def test_a_list_of_commands_leaves_a_definition_to_show_which_prints_it_as_yaml(
     monkeypatch.setattr(remote, "Client", functools.partial(Client, transport=transport))
     listed = CliRunner().invoke(main, ["command", "list", "shop"])
     assert listed.stdout.splitlines() == [
-        "command  kind    state     by    at                    arguments             cause",
-        "8        pause   accepted  anna  1970-01-01 00:00:01Z",
-        "7        define  done      anna  1970-01-01 00:00:01Z  base 1, note fresher",
+        "command  kind    state     by    at                       arguments             cause",
+        "8        pause   accepted  anna  1970-01-01 00:00:01 UTC",
+        "7        define  done      anna  1970-01-01 00:00:01 UTC  base 1, note fresher",
     ]
     shown = CliRunner().invoke(main, ["command", "show", "shop", "7"]).stdout.splitlines()
     at = shown.index("arguments")
@@ -424,7 +427,7 @@ def test_top_draws_services_tables_in_trouble_and_channels() -> None:
     table["paused"] = False
     pipeline = dict.fromkeys(models.Pipeline.model_fields)
     pipeline |= {"name": "shop", "id": "0123456789ab", "definition": {}, "tables": {"quarantined": 1}, "failures": 0}
-    pipeline["applied_by_spark"] = {}
+    pipeline |= {"applied_by_spark": {}, "conditions": [], "spark_writer": "s1"}
     pipeline |= {"version": 1, "mode": "paused", "commands_waiting": 0, "tags": {}, "current": True, "checkpoint": 4}
     channel = {"from": "reader-0", "to": "writer-0", "outstanding_bytes": 5 << 20, "credit_bytes": 32 << 20}
     channel |= {"sent": 12_000, "taken": 3, "current": True, "as_of": 1.0}
@@ -434,8 +437,11 @@ def test_top_draws_services_tables_in_trouble_and_channels() -> None:
         "tables": [models.Table.model_validate({**table, "current": True})],
         "channels": [models.Channel.model_validate(channel)],
     }
-    console = Console(file=io.StringIO(), width=120)
-    console.print(watching.drawing(found, watching.Processors(), 100.0))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    for words in ("shop: paused", "checkpoint 4", "reader", "200 MiB", "quarantined", "no key", "5.0 MiB", "12,000"):
-        assert words in shown, shown
+    for height in (None, 24, 10):
+        console = Console(file=io.StringIO(), width=80, height=24)
+        console.print(watching.screen(found, watching.Processors(), 100.0, width=80, height=height))
+        shown = console.file.getvalue()  # type: ignore[attr-defined]
+        for words in ("shop: paused", "checkpoint 4", "reader", "quarantined", "no key", "service", "channel"):
+            assert words in shown, shown
+        if height != 10:
+            assert {"200 MiB", "5.0 MiB", "12,000"} <= set(re.findall(r"[\d.,]+(?: MiB)?", shown)), shown

@@ -12,8 +12,8 @@ from cutline.common.status.pipeline_status import (
     SparkWriterStatus,
 )
 from cutline.common.waits import Party, Wait
-from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
-from cutline.services.control.conditions import CONDITIONS, Condition, Labels
+from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body
+from cutline.services.control.conditions import CONDITIONS, Condition, Finding, Labels, cause_of
 from tests.support.causes import because
 
 BY_NAME = {condition.name: condition for condition in CONDITIONS}
@@ -21,8 +21,21 @@ DISCONNECTED, HALTED = BY_NAME["CutlineSourceDisconnected"], BY_NAME["CutlineHal
 SHOP: Labels = (("pipeline", "shop"),)
 
 
-def judge(alerts: Alerts, now: float, *found: Condition, blind: bool = False, cause: str = "x") -> None:
-    alerts.handle(Judged(found={condition: {SHOP: because(cause)} for condition in found}, blind=blind), now)
+def held(condition: Condition, now: float, labels: Labels = SHOP, cause: str = "x") -> Finding:
+    return Finding(id=condition.name, condition=condition, labels=labels, since=now, cause=because(cause))
+
+
+def judge(
+    alerts: Alerts,
+    now: float,
+    *found: Condition,
+    blind: bool = False,
+    cause: str = "x",
+    since: float | None = None,
+    acknowledged: frozenset[str] = frozenset(),
+) -> None:
+    findings = tuple(held(condition, now if since is None else since, cause=cause) for condition in found)
+    alerts.handle(Judged(found=findings, acknowledged=acknowledged, blind=blind), now)
 
 
 def post(alerts: Alerts, now: float) -> list[tuple[str, str]]:
@@ -45,6 +58,28 @@ def test_an_alert_fires_once_its_condition_has_held_long_enough_and_is_resolved_
     judge(alerts, 140.0)
     judge(alerts, 150.0)
     assert post(alerts, 150.0) == [("CutlineSourceDisconnected", "resolved")]
+
+
+def test_what_has_held_for_long_fires_once_it_was_seen_for_a_moment() -> None:
+    """After an outage of Redis, or a start of the control service, everything looks old for a second."""
+    alerts = Alerts()
+    judge(alerts, 1000.0, DISCONNECTED, since=0.0)
+    judge(alerts, 1010.0, DISCONNECTED, since=0.0)
+    assert post(alerts, 1010.0) == []
+    judge(alerts, 1015.0, DISCONNECTED, since=0.0)
+    assert post(alerts, 1015.0) == [("CutlineSourceDisconnected", "firing")]
+
+
+def test_an_acknowledged_condition_posts_nothing_until_that_ends() -> None:
+    alerts, known = Alerts(), frozenset({HALTED.name})
+    judge(alerts, 0.0, HALTED, acknowledged=known)
+    judge(alerts, 500.0, HALTED, since=0.0, acknowledged=known)
+    assert post(alerts, 500.0) == []
+    judge(alerts, 510.0, HALTED, since=0.0)
+    judge(alerts, 520.0, HALTED, since=0.0, acknowledged=known)
+    assert post(alerts, 520.0) == [("CutlineHalted", "firing")]
+    judge(alerts, 530.0)
+    assert post(alerts, 530.0) == [("CutlineHalted", "resolved")]
 
 
 def test_a_condition_that_holds_only_shortly_is_never_told() -> None:
@@ -110,8 +145,8 @@ def test_while_redis_is_away_alerts_of_pipelines_stay_and_that_of_redis_fires() 
     away = BY_NAME["CutlineRedisAway"]
     alerts = Alerts()
     judge(alerts, 0.0, HALTED)
-    alerts.handle(Judged(found={away: {(): because("refused")}}, blind=True), 10.0)
-    alerts.handle(Judged(found={away: {(): because("refused")}}, blind=True), 70.0)
+    alerts.handle(Judged(found=(held(away, 10.0, labels=()),), blind=True), 10.0)
+    alerts.handle(Judged(found=(held(away, 10.0, labels=()),), blind=True), 70.0)
     assert post(alerts, 70.0) == [("CutlineHalted", "firing"), ("CutlineRedisAway", "firing")]
     judge(alerts, 80.0, HALTED)
     assert post(alerts, 80.0) == [("CutlineRedisAway", "resolved")]
@@ -139,13 +174,16 @@ def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
     assert (alert["startsAt"], alert["endsAt"]) == ("1970-01-01T00:00:05.000Z", "0001-01-01T00:00:00Z")
     link = "https://docs.example.com/cutline/operations/messages.md#cutlinehalted"
     assert alert["annotations"] == {
-        "summary": "pipeline shop is halted; mend the cause and start it again",
+        "summary": "pipeline shop is halted until a person acts",
+        "remedy": "remove the cause, then `cutline pipeline start shop`",
         "runbook_url": link,
         "cause": "the binlog is purged",
         "cause_url": "https://docs.example.com/cutline/causes.md#other",
     }
     assert sent["text"].startswith("[critical] CutlineHalted: pipeline shop is halted")
-    assert sent["text"].endswith(f": the binlog is purged ({link})")
+    assert sent["text"].endswith(
+        f": the binlog is purged; remove the cause, then `cutline pipeline start shop` ({link})"
+    )
     unset = body(delivery, docs_url=None)["commonAnnotations"]["runbook_url"]
     assert unset == "docs/operations/messages.md#cutlinehalted"
 
@@ -159,6 +197,6 @@ def test_an_alert_has_the_cause_that_the_status_names() -> None:
     assert cause_of("CutlineHalted", status, ()) == because("purged")
     assert cause_of("CutlineSourceDisconnected", status, ()) == because("the source: refused")
     assert cause_of("CutlineSparkWriterFailing", status, ()) == because("disk full")
-    held = [(f"a.t{at}", because("no key", "add one")) for at in range(5)]
-    assert str(cause_of("CutlineTableQuarantined", status, held)).endswith("a.t2: no key; and 2 more; add one")
+    tables = [(f"a.t{at}", because("no key", "add one")) for at in range(5)]
+    assert str(cause_of("CutlineTableQuarantined", status, tables)).endswith("a.t2: no key; and 2 more; add one")
     assert cause_of("CutlineClockOff", PipelineStatus(), ()) is None

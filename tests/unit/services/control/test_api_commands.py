@@ -88,12 +88,43 @@ async def test_a_store_that_can_not_be_written_is_503_and_no_conflict(
     assert shop.commands.newest() == 0
 
 
-async def test_without_redis_what_needs_it_is_503_with_a_remedy(
+async def test_without_redis_a_pipeline_is_what_the_store_knows_and_what_needs_redis_is_503(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
     registry.up = False
-    found = problem(await api.get(SHOP), 503, "Redis did not answer")
+    found = (await api.get(SHOP)).json()
+    assert (found["name"], found["current"], found["mode"]) == ("shop", False, "running")
+    (condition,) = found["conditions"]
+    assert (condition["name"], condition["pipeline"]) == ("CutlineRedisAway", None)
+    assert "Redis did not answer" in condition["cause"]
+    assert [each["name"] for each in (await api.get("/v1/pipelines")).json()] == ["shop"]
+    assert (await api.get(f"{SHOP}/tables")).status_code == 200
+    found = problem(await api.get("/v1/services"), 503, "Redis did not answer")
     assert "try again" in found["remedy"]
+
+
+async def test_a_condition_is_acknowledged_by_an_operator_until_a_time_and_that_is_taken_back(
+    api: httpx.AsyncClient, registry: FakeRegistry
+) -> None:
+    """1. Redis is away. 2. Wrong requests are refused. 3. It is acknowledged, listed as that, and told in the history.
+    4. It is taken back."""
+    registry.up = False
+    (condition,) = (await api.get("/v1/conditions")).json()
+    path = f"/v1/conditions/{condition['id']}/acknowledgement"
+    assert condition["acknowledged"] is None
+    problem(await api.put(path, json={"note": "known", "until": 5.0}), 422, "until", "later")
+    problem(await api.put(path, json={"note": ""}), 422, "note")
+    problem(await api.put("/v1/conditions/abc/acknowledgement", json={"note": "x"}), 404, "'abc'", "/v1/conditions")
+    until = time.time() + 3600
+    given = (await api.put(path, json={"note": "maintenance", "until": until})).json()["acknowledged"]
+    assert (given["note"], given["until"]) == ("maintenance", until)
+    (listed,) = (await api.get(f"{SHOP}/conditions")).json()
+    assert listed["acknowledged"] == given
+    (event,) = (await api.get(f"{SHOP}/events?kind=condition")).json()
+    assert (event["condition"], event["severity"], event["ended"]) == ("CutlineRedisAway", "critical", False)
+    assert "maintenance" in event["text"]
+    assert (await api.delete(path)).json()["acknowledged"] is None
+    assert (await api.delete(path)).status_code == 200
 
 
 async def test_a_head_is_a_get_without_its_body_and_405_names_what_is_allowed(api: httpx.AsyncClient) -> None:

@@ -17,6 +17,7 @@ import pytest
 from cutline.common.commands import rules
 from cutline.common.commands.kinds import KINDS, STATES, PipelineState, Refusal
 from cutline.common.commands.rules import OPERATIONS
+from cutline.common.config.pipeline import FIXED
 from cutline.common.mesh.presence import Registry
 from cutline.common.phases import Phase
 from cutline.common.status.pipeline_status import PipelineStatus
@@ -228,8 +229,8 @@ async def test_the_api_and_the_dashboard_show_the_same_rules(tmp_path: Path) -> 
         module = (await api.get("/static/any/app/rules.js")).text
     assert answered == rules.to_json()
     assert answered["resume_table"]["phases"]["live"] == "{table} is not paused: there is nothing to resume"
-    rows, phases = (re.fullmatch(r"export const \w+ = (.*);", line)[1] for line in module.splitlines())  # type: ignore
-    assert (json.loads(rows), json.loads(phases)) == (answered, list(Phase))
+    rows, phases, fixed = (re.fullmatch(r"export const \w+ = (.*);", line)[1] for line in module.splitlines())  # type: ignore
+    assert (json.loads(rows), json.loads(phases), json.loads(fixed)) == (answered, list(Phase), list(FIXED))
     assert not (FOLDER / "app" / "rules.js").exists()
     asked = set(re.findall(r'byRules\("(\w+)"\)', (FOLDER / "app" / "operations.js").read_text(encoding="utf-8")))
     assert asked == OPERATIONS.keys() - {"define"}

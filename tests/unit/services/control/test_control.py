@@ -52,6 +52,7 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
         "party": "busy_source",
         "what": "the source to become less busy",
         "cause": None,
+        "since": None,
     }
     registry.present.append(Service(incarnation="s1", role="spark_writer", host="h", pid=20, started_at=1.0))
     assert (await api.get("/v1/pipelines/shop")).json()["spark_writer"] == "s1"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import to_json
 
 from cutline.common.journal.applies import Applies
 from cutline.common.mesh.log_lines import without_secrets
@@ -17,15 +19,23 @@ from cutline.common.mesh.marks import KEPT, Marks
 from cutline.common.mesh.messages import Marker, PartSaved
 from cutline.common.mesh.topology import Topology
 from cutline.common.mesh.usage import Usage
-from cutline.common.phases import LIVE, SNAPSHOT
+from cutline.common.phases import LIVE, PAUSED, SNAPSHOT
 from cutline.common.schema import Column, TableSchema
-from cutline.common.status.pipeline_status import BinlogStatus, EnumeratorStatus, PipelineStatus, TableStatus
-from cutline.common.store.records import Content, Main, Publication, PublishedTable
+from cutline.common.status.pipeline_status import (
+    BinlogStatus,
+    EnumeratorStatus,
+    Files,
+    Held,
+    PipelineStatus,
+    SparkWriterStatus,
+    TableStatus,
+)
+from cutline.common.store.records import ChangeCounts, Content, Main, Publication, PublishedTable, TableEntry
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.splits import runs as grid_runs
 from cutline.services.control.api.tables import matches
 from cutline.services.control.published import Published, Shown
-from cutline.services.control.table_rows import etag, maker
+from cutline.services.control.table_rows import Row, Rows, Steady, etag
 from cutline.services.control.watch import Status
 from cutline.services.control.window import Window
 from cutline.services.enumerator.events import Plan
@@ -300,19 +310,77 @@ def status(**table: Any) -> Status:
 
 
 def test_a_row_has_rate_lag_and_last_change_and_its_etag_stays_while_only_these_move() -> None:
-    now = status()
-    row = maker(now, {"a.b": Shown(n=4, published_at=990.0, source_time=980.0)}, {"a.b": 970.0})(
-        "a.b", now.tables["a.b"]
-    )
+    row = row_of(status(), {"a.b": Shown(n=4, published_at=990.0, source_time=980.0)}, {"a.b": 970.0})
     assert (row["rate_rows_per_second"], row["eta_seconds"], row["lag_seconds"], row["lag_bytes"]) == (10, 10, 22, None)
     assert (row["published_checkpoint"], row["last_change_at"], row["current"]) == (4, 970.0, True)
     assert etag(row) == etag({**row, "lag_seconds": 1.0, "eta_seconds": None, "as_of": 5.0})
     assert etag(row) != etag({**row, "rows_done": 51})
     held = status(phase="quarantined", cause=because("it has no key", "add one"))
-    row = maker(held, {}, {})("a.b", held.tables["a.b"])
+    row = row_of(held, {}, {})
     assert (row["code"], row["cause"]) == ("other", "it has no key")
     assert (row["remedy"], row["rate_rows_per_second"], row["lag_seconds"]) == ("add one", None, None)
-    assert not maker(replace(held, read_at=1100.0), {}, {})("a.b", held.tables["a.b"])["current"]
+    assert not row_of(replace(held, read_at=1100.0), {}, {})["current"]
+
+
+def row_of(*made_of: Any) -> Row:
+    row = Rows(*made_of).row("a.b")
+    assert row is not None
+    assert Rows(*made_of).row("a.c") is None
+    return row
+
+
+class Readings:
+    """What the rows of 30 tables are made of, as one reading after another gives it: what is unchanged is the same."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.tables = {f"a.t{n:02}": TableStatus(phase=LIVE, rows_done=n) for n in range(30)}
+        self.entered: dict[str, TableEntry] = {}
+        self.shown = dict.fromkeys(self.tables, Shown(n=1, published_at=900.0, source_time=890.0))
+        self.changed_at: dict[str, float] = {}
+        self.held: dict[str, Held] = {}
+        self.files: dict[str, Files] = {}
+        self.rates = {"a.t07": 10.0}
+        self.now = 1000.0
+
+    def next(self) -> tuple[Any, ...]:
+        """A few tables change in one of the ways in which they can; time goes on."""
+        self.now += self.rng.random()
+        for name in self.rng.sample([*self.tables, "a.t77", "a.t78"], 3):
+            match self.rng.randrange(7):
+                case 0:
+                    phase = self.rng.choice([LIVE, SNAPSHOT, PAUSED])
+                    self.tables[name] = TableStatus(phase=phase, rows_done=3, rows_estimate=10, generation=2)
+                case 1:
+                    self.entered[name] = records.table(counts=ChangeCounts(self.rng.randrange(9), 1, 0))
+                case 2:
+                    self.shown[name] = Shown(n=self.rng.randrange(9), published_at=self.now, source_time=None)
+                case 3:
+                    self.changed_at[name] = self.now
+                case 4:
+                    self.held[name] = Held(cause=because("others"), generation=1, choices=("accept",), seen="5")
+                case 5:
+                    self.files[name] = Files(files=1, size=1, rows=self.rng.randrange(9))
+                case 6:
+                    self.tables.pop(name, None)
+        leader = EnumeratorStatus(at=self.now, rates=self.rates, binlog=BinlogStatus(at=self.now, lag_bytes=7))
+        spark = SparkWriterStatus(at=self.now, quarantined=dict(self.held), files=dict(self.files))
+        parts = PipelineStatus(enumerator=leader, spark_writer=spark, tables=dict(self.tables))
+        status = Status(parts=parts, tables=parts.tables, read_at=self.now)
+        return status, dict(self.shown), dict(self.changed_at), dict(self.entered)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_go_on_from_an_earlier_reading_are_those_of_this_one(seed: int) -> None:
+    readings, before = Readings(seed), dict[str, Steady]()
+    for _ in range(60):
+        made_of = readings.next()
+        rows, anew = Rows(*made_of, before), Rows(*made_of)
+        assert rows.body == anew.body
+        assert json.loads(rows.body) == json.loads(to_json(rows.all()))
+        assert rows.all() == [rows.row(name) for name in sorted(readings.tables)]
+        assert any(rows.steady[name] is before.get(name) for name in rows.steady) or not before
+        before = rows.steady
 
 
 def test_if_none_match_compares_weakly_and_takes_a_list_and_a_star() -> None:

@@ -102,8 +102,10 @@ def value(body: bytes, name: str, **labels: str) -> float | None:
 
 
 def rendered_names() -> set[str]:
-    """The name of every sample of a full status."""
-    return {name for name, _ in samples(render(facts(status())))}
+    """The name of every sample of a full status, of a pipeline that waits, with a condition."""
+    waiting = status(**{"reader-0": {"at": NOW, "waiting_for": Wait(Party.MEMBER, "a writer")}})
+    conditions = [("shop", "CutlineWaiting", "warning", "false")]
+    return {name for name, _ in samples(render(facts(waiting), conditions=conditions))}
 
 
 def test_every_metric_is_rendered_from_a_full_status_and_keeps_to_prometheus_conventions() -> None:
@@ -165,7 +167,8 @@ def test_a_pipeline_without_any_part_and_parts_of_another_version_are_rendered()
 
 
 def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> None:
-    """Half a second of CPU at most, for a scrape of 10,000 tables with the JSON that comes from Redis."""
+    """A scrape of 10,000 tables costs at most six times what it takes to parse the JSON that comes from Redis, which
+    measures the machine: 0.4 of 0.1 seconds of CPU where this was written."""
     names = [f"shop.t{at:05}" for at in range(10_000)]
     parts = status()
     tables = {
@@ -180,18 +183,20 @@ def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> No
         zero = [["zero_dates", {"table": name, "column": "d"}, 1] for name in names]
         parts[f"writer-{at}"] = {"at": NOW, "counters": [*written.shown(), *zero]}
     bodies = {part: text(each) for part, each in {**parts, "tables": tables}.items()}
-    took, known = float("inf"), dict[str, tuple[object, TableStatus]]()
-    for _ in range(5):  # the least counts: a machine that is short of memory makes a single scrape slow
+    took = parsing = 0.0
+    known = dict[str, tuple[object, TableStatus]]()
+    for _ in range(5):
         began = time.process_time()
         read = {part: json.loads(each) for part, each in bodies.items()}  # alive until the next are: no page is freed
+        parsing += time.process_time() - began
         raw = read.pop("tables")
         typed = read_each(TableStatus, raw, known)  # as the registry does: unchanged tables are not made again
         known = {name: (raw[name], table) for name, table in typed.items()}
         body = render(facts(PipelineStatus.put_together(read, typed)), most=200)
-        took = min(took, time.process_time() - began)
+        took += time.process_time() - began
     found = samples(body)
     assert len(found) < 8_000
-    assert took < 0.5, took
+    assert took < 6 * parsing, (took, parsing)
     assert value(body, "cutline_table_rows_done", table="shop.t07777") == 10
     rows_done = [value for (name, _), value in found.items() if name == "cutline_table_rows_done"]
     assert (len(rows_done), sum(rows_done)) == (201, 100_000)

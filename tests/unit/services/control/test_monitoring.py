@@ -50,8 +50,11 @@ def test_the_webhook_has_the_same_alerts_as_the_rules() -> None:
     assert {condition.name for condition in CONDITIONS} == RULES.keys() - ONLY_PROMETHEUS
     for condition in CONDITIONS:
         rule = RULES[condition.name]
-        summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"{\1}", rule["annotations"]["summary"])
-        assert (condition.summary, condition.severity) == (summary, rule["labels"]["severity"])
+        summary, remedy = (
+            re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"{\1}", rule["annotations"][name]) for name in ("summary", "remedy")
+        )
+        assert (condition.summary, condition.remedy) == (summary, remedy)
+        assert condition.severity == rule["labels"]["severity"]
         assert rule["for"] == f"{condition.for_seconds:g}s"
         assert rule["annotations"]["runbook_url"] == f"docs/{condition.runbook}"
 

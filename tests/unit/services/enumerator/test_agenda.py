@@ -56,6 +56,24 @@ def test_a_pause_takes_a_last_checkpoint_then_ends_the_epoch_and_begins_none() -
     assert bench.wait(1000) == []
 
 
+def test_the_orders_say_since_when_their_mode_is_and_other_commands_leave_that() -> None:
+    bench = leading()
+    bench.now = 50.0
+    bench.command("pause")
+    checkpoint(bench)
+    assert bench.finish().orders.mode_since == bench.now
+    paused_at = bench.now
+    waits = bench.leader.waiting_for(60.0)
+    assert waits is not None
+    assert waits.since == paused_at
+    bench.now = 70.0
+    bench.command("limits", rows_per_second=5.0, bytes_per_second=None)
+    assert bench.finish().orders.mode_since == paused_at
+    bench.now = 80.0
+    bench.command("stop")
+    assert bench.finish().orders.mode_since == 80.0
+
+
 def test_a_pause_needs_no_checkpoint_where_no_epoch_is_open() -> None:
     bench = leading()
     for tail in range(MAX_HALTS):

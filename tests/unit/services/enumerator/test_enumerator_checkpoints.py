@@ -25,7 +25,7 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.positions import Position
 from cutline.common.store.deltas import changes
-from cutline.common.store.records import Anew, StagedFile
+from cutline.common.store.records import Anew, ChangeCounts, StagedFile, TableEntry
 from cutline.services.enumerator import checkpoints as checkpoints_file
 from cutline.services.enumerator import tables as tables_file
 from cutline.services.enumerator.events import (
@@ -169,7 +169,7 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
     table = StreamedTable(table_id="d.t", generation=1, live=True, schema=WIDER.hash)
     stream = StreamCut(position=records.place(7), source_time=3.0, inside=True, tables=(table,))
     entry = finish(bench, 5, stream=stream)
-    shown = records.table(schema=WIDER.hash, described=SCHEMA.hash)
+    shown = records.table(schema=WIDER.hash, described=SCHEMA.hash, since=1.0, counts=ChangeCounts())
     assert entry.tables == {"d.t": shown}
     assert (entry.inside, entry.position, entry.source_time) == (True, records.place(7), 3.0)
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
@@ -177,7 +177,84 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
     nothing_new = StreamCut(position=records.place(8), source_time=3.0, inside=False)
     assert finish(bench, 6, stream=nothing_new).tables == {"d.t": shown}
     again = Enumerator.restored(bench.machine.plan, read_back(bench.part(), SCHEMA), entry.tables)
-    assert again._entries.enter(again.tables, ()) == {"d.t": shown}
+    assert again.entries.enter(again.tables, ()) == {"d.t": shown}
+
+
+def changed(*counts: int, generation: int = 1) -> StagedFile:
+    return records.staged(table="d.t", generation=generation, counts=ChangeCounts(*counts) if counts else None)
+
+
+def test_the_changes_of_a_generation_add_up_over_checkpoints_and_restores() -> None:
+    """1. Two checkpoints have changes, in several files; a third has none, and no new entry of the table. 2. A restore
+    goes on from what the second one says. 3. The next generation begins at none, and late files of the old one do not
+    count."""
+    bench = live(EnumeratorBench().begin())
+    bench.start(5)
+    assert finish(bench, 5, changed(3, 1, 0), changed(1, 0, 1)).tables["d.t"].counts == (4, 1, 1)
+    bench.start(6)
+    second = finish(bench, 6, changed(0, 2, 0))
+    assert second.tables["d.t"].counts == (4, 3, 1)
+    part = bench.part()
+    bench.start(7)
+    assert finish(bench, 7).tables["d.t"] is second.tables["d.t"]
+    again = EnumeratorBench(part=part, entered=second.tables)
+    again.start(8)
+    assert finish(again, 8, changed(1, 1, 1)).tables["d.t"].counts == (5, 4, 2)
+    commanded(again, "read_table_again")
+    again.start(9)
+    assert finish(again, 9, changed(1, 1, 1)).tables["d.t"].counts == (0, 0, 0)
+
+
+@pytest.mark.parametrize("unknown", ["by the base", "by a file"])
+def test_changes_that_something_does_not_tell_are_unknown_until_the_next_generation(unknown: str) -> None:
+    bench = live(EnumeratorBench().begin())
+    bench.start(5)
+    entry = finish(bench, 5, *([changed()] if unknown == "by a file" else []))
+    base = {name: dataclasses.replace(table, counts=None) for name, table in entry.tables.items()}
+    if unknown == "by the base":
+        bench = EnumeratorBench(part=bench.part(), entered=base)
+    bench.start(6)
+    assert finish(bench, 6, changed(1, 1, 1)).tables["d.t"].counts is None
+    commanded(bench, "read_table_again")
+    bench.start(7)
+    assert finish(bench, 7).tables["d.t"].counts == (0, 0, 0)
+
+
+def test_a_restore_keeps_when_tables_entered_their_phases_also_those_that_a_report_in_flight_changed() -> None:
+    """1. A table that is live since 1 s is in the part so. 2. Another one's report was in flight at the cut at 4 s: by
+    the entry, and by the restored machine, it is live since the cut."""
+    bench = live(EnumeratorBench().begin(found(), found("d.u")))
+    bench.split_in(None, table="d.u").get(SplitsWanted(free=1))
+    bench.report(bench.assigned[-1][1])
+    assert bench.machine.tables["d.u"].phase == "catch-up"
+    bench.machine.begin(5, 4.0)
+    bench.note(bench.process.start(5, False, 4.0))
+    bench.tell(MessageReceived(
+        channel="reader-0", message=TableReport(table_id="d.u", generation=1, state=TableState.LIVE)
+    ))  # fmt: skip
+    streamed = tuple(StreamedTable(table_id=n, generation=1, live=True, schema=SCHEMA.hash) for n in ("d.t", "d.u"))
+    stream = StreamCut(position=records.place(7), source_time=3.0, inside=False, tables=streamed)
+    entry = finish(bench, 5, stream=stream)
+    live_since = {"d.t": ("live", 1.0), "d.u": ("live", 4.0)}
+    assert {name: (table.phase, table.since) for name, table in entry.tables.items()} == live_since
+    again = Enumerator.restored(bench.machine.plan, read_back(bench.part(), SCHEMA), entry.tables, at=entry.started_at)
+    assert {name: (table.phase, table.since) for name, table in again.tables.items()} == live_since
+    assert again.entries.entered == entry.tables
+
+
+def test_a_part_of_the_version_before_is_restored_and_tells_no_beginning_of_what_stays_in_its_phase() -> None:
+    bench = live(EnumeratorBench().begin())
+    state = bench.machine.snapshot()
+    for value in state.values["tables"].values():
+        del value["since"]
+    older = {"d.t": TableEntry(generation=1, phase="live", schema=SCHEMA.hash, show=True)}
+    again = EnumeratorBench(part=state, entered=older)
+    assert again.machine.tables["d.t"].since is None
+    again.start(8)
+    assert (entry := finish(again, 8).tables["d.t"]) == older["d.t"]
+    assert (entry.since, entry.counts) == (None, None)
+    commanded(again, "read_table_again")
+    assert again.machine.tables["d.t"].since == 1.0
 
 
 def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +279,7 @@ def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Monk
     to_json, table_entry = tables_file._to_json, checkpoints_file._table_entry
     monkeypatch.setattr(tables_file, "_to_json", lambda table: made.append("json") or to_json(table))
     monkeypatch.setattr(
-        checkpoints_file, "_table_entry", lambda table, streamed: made.append("entry") or table_entry(table, streamed)
+        checkpoints_file, "_table_entry", lambda table, *rest: made.append("entry") or table_entry(table, *rest)
     )
     bench.get(TableReport(table_id="d.t7", generation=1, state=TableState.LIVE))
     bench.start(6)
@@ -299,7 +376,7 @@ def test_an_epoch_that_begins_anew_reads_every_table_again_and_takes_nothing_of_
         bench.report(split)
     finish(bench, 5)
     again = EnumeratorBench(part=bench.part(), quarantine_changed=True)
-    again.machine.begin_anew(why)
+    again.machine.begin_anew(why, 3.0)
     tables = again.machine.tables
     assert [(t.phase, t.generation, t.before is None) for t in tables.values()] == [("waiting", 2, why == "asked")] * 2
     again.get(SplitsWanted(free=5))
@@ -312,7 +389,7 @@ def test_an_epoch_that_begins_anew_leaves_a_table_paused_or_dropped_and_frees_on
     bench = live(EnumeratorBench().begin(found(), found("d.p"), found("d.gone", schema=None, gone=True)))
     commanded(bench, "pause_table", table="d.p")
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause=because("x")))
-    bench.machine.begin_anew("asked")
+    bench.machine.begin_anew("asked", 3.0)
     phases = {name: (table.phase, table.generation) for name, table in bench.machine.tables.items()}
     assert phases == {"d.t": ("waiting", 2), "d.p": ("paused", 2), "d.gone": ("dropped", 1)}
     assert commanded(bench, "resume_table", 2, table="d.p") is None
@@ -322,7 +399,7 @@ def test_an_epoch_that_begins_anew_leaves_a_table_paused_or_dropped_and_frees_on
 def test_a_pipeline_that_began_without_a_snapshot_gets_them_where_its_first_epoch_begins_anew() -> None:
     """Its first search has no start then, but still the stop: else it would never end."""
     bench = EnumeratorBench()
-    bench.machine.begin_anew("asked")
+    bench.machine.begin_anew("asked", 3.0)
     assert FindTables(begins=True, anew=True) in bench.tell(Began())
 
 
@@ -334,7 +411,7 @@ def test_no_generation_after_a_restore_has_a_number_that_was_left_behind() -> No
     bench.start(7)
     bench.get(Marker(checkpoint=7))
     again = EnumeratorBench(part=bench.part())
-    again.machine.leave_behind(5)
+    again.machine.leave_behind(5, 3.0)
     tables = again.machine.tables
     assert {name: (table.phase, table.generation) for name, table in tables.items()} == {
         "d.t": ("live", 1),
@@ -360,9 +437,9 @@ def test_the_numbers_of_tables_that_left_are_in_the_entry_and_of_a_base_that_not
     entry = finish(bench, 5)
     assert (entry.left, entry.highest) == (2, 2)
     again = EnumeratorBench(part=bench.part()).machine
-    again.leave_behind(0)
+    again.leave_behind(0, 3.0)
     assert again.tables["d.n"].generation == 1
-    again.leave_behind(3)
+    again.leave_behind(3, 3.0)
     assert again.tables["d.n"].generation == 4
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -194,6 +196,54 @@ def test_a_broken_channel_ends_the_epoch_and_the_status_says_why(bench: Bench) -
         await bench.world.until(lambda: bench.driver.leader.epoch == 2)
         assert (links.closed, "the channel to reader-0 is gone" in bench.driver.leader.cause.sentence) == (True, True)
         await bench.leads()
+        assert await ended(running) is None
+
+    bench.world.run(main)
+
+
+def test_a_leader_whose_pipeline_another_one_has_deleted_ends_without_an_error(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. This service stands by while another one deletes the pipeline. 2. It gets the lease when nothing is left."""
+    caplog.set_level("INFO")
+
+    async def main() -> None:
+        bench.redis.ours = False
+        serving = bench.serve()
+        await asyncio.sleep(2.0)
+        bench.store.put_deleting()
+        bench.store.remove_files()
+        bench.store.end()
+        bench.redis.ours = True
+        await asyncio.wait_for(serving, 30.0)
+
+    bench.world.run(main)
+    assert "pipeline shop is deleted" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+
+
+def test_a_store_that_is_full_is_what_the_pipeline_waits_for_at_once_with_what_helps(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The entry of an epoch meets a full disk. 2. There is room again: the pipeline goes on."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            running = bench.begin()
+            await bench.world.until(lambda: bench.redis.statuses.get("enumerator"))
+            await bench.world.until(lambda: bench.redis.statuses["enumerator"].waiting_for.cause.code == "disk_full")
+            waits = bench.redis.statuses["enumerator"].waiting_for
+            assert waits.what.startswith("the store, to take entry 1 of the journal (")
+            assert waits.cause.remedy == "free space on it, or enlarge it"
+            since = waits.since
+            await asyncio.sleep(30.0)
+            assert bench.redis.statuses["enumerator"].waiting_for.since == since
+        await bench.leads()
+        await bench.world.until(lambda: bench.redis.statuses["enumerator"].waiting_for is None)
         assert await ended(running) is None
 
     bench.world.run(main)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cutline.common.mesh.machine import Began, Ticked
+from cutline.common.mesh.machine import Began, Event, MessageReceived, Ticked
 from cutline.common.mesh.messages import (
     ExcludeTable,
     IncludeTable,
     LimitStream,
     Marker,
     PauseTable,
+    SplitReport,
     SplitsWanted,
     StopStream,
     StreamCut,
@@ -21,6 +22,7 @@ from cutline.common.mesh.messages import (
     TableState,
 )
 from cutline.services.enumerator.events import (
+    BoundFound,
     DescribeTable,
     FindBound,
     FindPlace,
@@ -64,6 +66,35 @@ def test_the_next_generation_is_described_and_split_anew() -> None:
     bench.split_in(None, generation=2)
     bench.get(SplitsWanted(free=1))
     assert bench.assigned[-1][1].split_id == "d.t:2:1"
+
+
+def test_a_table_enters_each_phase_at_the_time_of_the_fact_that_brings_it_there_and_stays_since_then() -> None:
+    bench = EnumeratorBench()
+
+    def tell(event: Event, now: float) -> tuple[str, float | None]:
+        bench.note(bench.process.handle(event, now))
+        return bench.machine.tables["d.t"].phase, bench.machine.tables["d.t"].since
+
+    def report(state: TableState, now: float) -> tuple[str, float | None]:
+        message = TableReport(table_id="d.t", generation=1, state=state, cause=because("DDL"))
+        return tell(MessageReceived(channel="reader-0", message=message), now)
+
+    bench.process.handle(Began(), 1.0)
+    assert tell(TablesFound(tables=(found(),)), 2.0) == ("snapshot", 2.0)
+    assert tell(BoundFound(table_id="d.t", generation=1, end=None), 3.0) == ("snapshot", 2.0)
+    bench.get(SplitsWanted(free=1))
+    split = bench.assigned[0][1]
+    done = SplitReport(
+        split_id=split.split_id, table_id="d.t", generation=1, attempt=1, rows=3, checksum="", low=low(1), high=high(2),
+        schema=SCHEMA,
+    )  # fmt: skip
+    assert tell(MessageReceived(channel="reader-0", message=done), 5.0) == ("catch-up", 5.0)
+    assert report(TableState.LIVE, 6.0) == ("live", 6.0)
+    assert report(TableState.LIVE, 7.0) == ("live", 6.0)
+    assert report(TableState.FAULT, 8.0) == ("quarantined", 8.0)
+    assert tell(TableDescribed(generation=1, table=found(schema=None, gone=True)), 9.0) == ("dropped", 9.0)
+    again = TableDescribed(generation=2, table=found(schema=None, gone=True))
+    assert tell(again, 10.0) == ("dropped", 9.0)
 
 
 @pytest.mark.parametrize(("why", "phase"), [("gone", "dropped"), ("hidden", "quarantined")])

@@ -1,4 +1,4 @@
-"""Tables that another session of the source has locked: each waits alone, with its cause, and others go on."""
+"""Tables that can't be read now: each waits alone, with its cause, and others go on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from cutline.common.mesh.machine import Effect, MessageReceived, Ticked
 from cutline.common.mesh.messages import Marker, Remedy, SnapshotSplit, SplitFailed, SplitsWanted, decode, encode
-from cutline.services.enumerator.events import BoundFound, FindBound, TableLockedOut
-from cutline.services.enumerator.holds import FIRST_SECONDS, LONGEST_SECONDS, Holds
+from cutline.services.enumerator.events import BoundFound, FindBound, SplittingOutdated, TableDescribed, TableLockedOut
+from cutline.services.enumerator.holds import AGAIN_SECONDS, FIRST_SECONDS, LONGEST_SECONDS, Holds
 from cutline.services.enumerator.machine import MAX_ATTEMPTS
 from tests.support.causes import because
 from tests.support.enumerator_bench import EnumeratorBench, commanded, found, invariants_hold
@@ -138,3 +138,29 @@ def test_holds_grow_and_tries_that_were_out_together_count_as_one() -> None:
         assert "t" in holds
     assert holds.end("t") == CAUSE
     assert holds.end("t") is None
+
+
+def test_a_table_that_changes_in_each_generation_is_read_again_at_once_and_then_ever_more_rarely() -> None:
+    """As with MySQL without GTIDs, whose low watermark lies before the newest DDL for a minute."""
+    bench, now, begun = EnumeratorBench().begin(found("d.t"), found("d.other")), 1.0, []
+    while now < 61.0:
+        generation = bench.machine.tables["d.t"].generation
+        if [order for order in bench.orders if isinstance(order, FindBound) and order.generation == generation]:
+            begun.append(now)
+            changed = SplittingOutdated(table_id="d.t", generation=generation, cause=CAUSE)
+            for event in (changed, TableDescribed(generation=generation + 1, table=found("d.t"))):
+                bench.note(bench.process.handle(event, now))
+            assert bench.machine.tables["d.t"].cause == CAUSE, "it says why it is read again"
+        now += 0.25
+        tick(bench, now)
+    assert begun == [1.0, 1.25, 3.25, 7.25, 15.25, 30.25, 45.25, 60.25]
+    assert bench.machine.tables["d.other"].generation == 1
+
+
+def test_a_table_that_changes_now_and_then_is_read_again_at_once() -> None:
+    holds = Holds()
+    for now in range(0, 600, int(AGAIN_SECONDS)):
+        holds.begins_again("t", CAUSE, now)
+        assert "t" not in holds
+    holds.begins_again("t", CAUSE, now + 1.0)
+    assert holds.waits("t")

@@ -17,6 +17,7 @@ from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.events import (
     BaseFound,
     CloseEpoch,
+    CommandAccepted,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -24,6 +25,7 @@ from cutline.services.enumerator.events import (
     MemberSeen,
     Observed,
     OpenEpoch,
+    OutcomeWritten,
     ReadJournal,
     TablesFound,
     WriteEntry,
@@ -278,6 +280,82 @@ def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() ->
         bench.tell(EpochFailed(epoch=n + 1, cause=because("corrupt"), halts=True))
     assert bench.leader.state == "halted"
     assert bench.see() == []
+
+
+def test_a_halt_lasts_since_the_first_of_the_epochs_that_failed_also_for_the_next_leader() -> None:
+    """1. Two epochs fail for good: the pipeline is halted since the first of them failed, which the second one's entry
+    says. 2. Another leader reads that entry, tries, and halts: since then."""
+    first = LeaderBench().lead()
+    first.now = 100.0
+    first.tell(EpochFailed(epoch=1, cause=because("purged"), halts=True))
+    first.now = 102.0
+    first.lead(tail=1)
+    entry = first.last(WriteEntry).entry
+    assert (entry.failing_since, entry.written_at) == (100.0, 102.0)
+    first.now = 103.0
+    first.tell(EpochFailed(epoch=2, cause=because("purged"), halts=True))
+    assert (first.leader.state, first.leader.halted_since) == ("halted", 100.0)
+    second = LeaderBench()
+    second.now = 5000.0
+    second.see()
+    second.tell(JournalRead(tail=2, base=None, failing_since=entry.failing_since))
+    second.written()
+    second.tell(EpochOpened(epoch=3, enumerator=None))
+    assert second.leader.halted_since is None
+    second.tell(EpochFailed(epoch=3, cause=because("purged"), halts=True))
+    second.lead(tail=3)
+    second.tell(EpochFailed(epoch=4, cause=because("purged"), halts=True))
+    assert (second.leader.state, second.leader.halted_since) == ("halted", 100.0)
+
+
+def test_a_try_that_a_person_asked_for_begins_a_new_row_of_failures() -> None:
+    bench = LeaderBench()
+    for n in range(MAX_HALTS):
+        bench.lead(tail=n)
+        bench.tell(EpochFailed(epoch=n + 1, cause=because("purged"), halts=True))
+    bench.now = 500.0
+    resume = Command(n=1, kind="resume", arguments={}, by="ann", at=0.0)
+    bench.tell(CommandAccepted(command=resume))
+    bench.lead(tail=MAX_HALTS, commands=(resume,))
+    assert bench.last(WriteEntry).entry.failing_since is None
+    bench.tell(OutcomeWritten(n=1))
+    for n in range(MAX_HALTS):
+        bench.tell(EpochFailed(epoch=MAX_HALTS + 1 + n, cause=because("purged"), halts=True))
+        if n + 1 < MAX_HALTS:
+            tried_again(bench)
+            bench.lead(tail=MAX_HALTS + 1 + n)
+    assert (bench.leader.state, bench.leader.halted_since) == ("halted", 500.0)
+
+
+def test_a_wait_for_an_epoch_lasts_since_the_first_failure_in_a_row_and_says_what_is_missing() -> None:
+    """1. A pipeline that never failed waits since its epoch ended. 2. Epochs fail again and again: each wait is since
+    the first of them. 3. An epoch that gives a checkpoint long after it began ends that row."""
+    bench = LeaderBench(interval=STEADY_SECONDS).lead()
+    bench.now = 10.0
+    bench.see(WRITER)
+    bench.tell(JournalRead(tail=1, base=None))
+    waits = bench.leader.waiting_for(11.0)
+    assert waits is not None
+    assert (waits.what, waits.since) == ("a reader to start", 10.0)
+    bench.now = 20.0
+    bench.see(READER, WRITER)
+    bench.written()
+    bench.tell(EpochOpened(epoch=2, enumerator=None))
+    assert bench.leader.waiting_for(21.0) is None
+    for tail in (2, 3, 4):
+        bench.now += 10.0
+        bench.tell(EpochFailed(epoch=tail, cause=because("refused")))
+        waits = bench.leader.waiting_for(bench.now)
+        assert waits is not None
+        assert waits.since == 30.0
+        tried_again(bench)
+        bench.lead(tail=tail)
+    bench.wait(STEADY_SECONDS + 1)
+    bench.complete()
+    bench.written()
+    bench.tell(EpochFailed(epoch=5, cause=because("refused")))
+    assert (waits := bench.leader.waiting_for(bench.now)) is not None
+    assert waits.since == bench.now
 
 
 def fail(bench: LeaderBench, *, lives: float = 1.0, by_member: bool = False) -> list[Effect]:

@@ -1,7 +1,6 @@
-"""The command line, the supervisor, the terminal view and what `--until` waits for, without a mesh."""
+"""The command line, the supervisor and what `--until` waits for, without a mesh."""
 
 import asyncio
-import io
 import json
 import os
 import signal
@@ -14,24 +13,19 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
-from cutline.common.form import text
-from cutline.common.mesh.rates import Rates
-from cutline.common.status.pipeline_status import PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import TableStatus
 from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.records import Content, Main, Publication, PublishedTable
 from cutline.common.store.store import Store
-from cutline.common.waits import Party, Wait
-from cutline.services.run import cli, lake, preflight, terminal
+from cutline.services.run import cli, lake, preflight
 from cutline.services.run.run import define
 from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor
 from cutline.services.run.until import dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked
 from tests.support.causes import because
-from tests.support.status import status_of
 
 GOOD = "name: shop\nsource: {host: h, user: u}\ntables: [shop.*]\nsink: {warehouse: lake}\n"
 
@@ -342,107 +336,3 @@ def test_tables_that_are_dropped_at_the_source_are_named_and_are_no_fault() -> N
     assert not_live(tables) is None
     assert dropped(tables) == "dropped at the source: b, c; the lake keeps their last content"
     assert dropped({"a": table("live")}) is None
-
-
-# --- the view ---------------------------------------------------------------------------------------------------------
-
-STATUS: dict[str, Any] = {
-    "enumerator": {
-        "epoch": 3,
-        "leader": "e1",
-        "tables": {
-            "shop.a": table("snapshot", rows_done=250, rows_estimate=1000, cause=None),
-            "shop.b": table(
-                "quarantined", rows_done=0, rows_estimate=5, cause=because("it has no primary key", "add one")
-            ),
-            "shop.c": table("dropped", 2, rows_done=0, rows_estimate=0, cause=because("there is no table shop.c")),
-        },
-        "checkpoint": {"number": 7, "completed_at": 990.0, "in_flight": 8},
-        "waiting_for": Wait(Party.SOURCE, "the source h:3306, which does not answer"),
-    },
-    "spark_writer": {"published": 6, "published_at": 995.0, "source_time": 988.0},
-}
-
-
-def test_a_picture_has_rate_and_time_to_go_from_the_counts_seen() -> None:
-    rates = Rates()
-    terminal.picture("shop", status_of(STATUS), rates=rates, now=1000.0)
-    later = json.loads(text(STATUS))
-    later["enumerator"]["tables"]["shop.a"]["rows_done"] = 500
-    shown = terminal.picture("shop", status_of(later), rates=rates, now=1005.0)
-    assert (shown.tables[0].rate, shown.tables[0].eta_seconds, shown.tables[0].fraction) == (50.0, 10.0, 0.5)
-    assert (shown.lag_seconds, shown.checkpoint_age_seconds, shown.publication_age_seconds) == (17.0, 15.0, 10.0)
-
-
-def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() -> None:
-    rates = Rates()
-    assert rates.observe("a", 1, 0, 0.0) == 0.0
-    assert rates.observe("a", 1, 1000, 1.0) == 1000.0
-    assert rates.observe("a", 2, 10, 2.0) == 0.0
-    assert rates.observe("a", 1, 1000, 60.0) == rates.observe("a", 1, 1000, 61.0) == 0.0
-
-
-def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_for() -> None:
-    lines = terminal.lines(
-        terminal.picture("shop", status_of(STATUS), rates=Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
-    )
-    assert lines == [
-        "shop.a: snapshot, 250 rows, 25%, 0 rows/s",
-        "shop.b: quarantined, 0 rows: it has no primary key; add one",
-        "shop.c: dropped: there is no table shop.c",
-        "shop: lag 12 s, checkpoint 7 10 s ago, publication 6 5.0 s ago, checkpoint 8 under way",
-        "waiting for the source h:3306, which does not answer",
-        "Redis at h:1 does not answer",
-    ]
-
-
-def test_a_table_is_shown_quarantined_while_the_spark_writer_can_not_apply_its_generation() -> None:
-    held = {"cause": because("it is a view"), "generation": 1}
-    status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": held}}}
-    lines = terminal.lines(terminal.picture("shop", status_of(status), rates=Rates(), now=1000.0))
-    assert lines[0] == "shop.a: quarantined, 250 rows: it is a view"
-    status["spark_writer"]["quarantined"]["shop.a"]["generation"] = 0  # the next one is being read
-    lines = terminal.lines(terminal.picture("shop", status_of(status), rates=Rates(), now=1000.0))
-    assert lines[0].startswith("shop.a: snapshot")
-
-
-def test_an_empty_status_is_shown_without_a_number_made_up() -> None:
-    assert terminal.lines(terminal.picture("shop", PipelineStatus(), rates=Rates(), now=1.0)) == [
-        "shop: lag unknown, no checkpoint yet, no publication yet"
-    ]
-
-
-def test_outside_a_terminal_only_new_lines_are_printed_and_no_escape_codes() -> None:
-    out = io.StringIO()
-    with terminal.TerminalView("shop", Console(file=out, width=60, soft_wrap=True)) as shown:
-        shown.update(status_of(STATUS))
-        shown.update(status_of(STATUS))
-        shown.say("[bold]a line of brackets[/bold]")
-    assert out.getvalue().count("shop.b: quarantined, 0 rows: it has no primary key; add one\n") == 1
-    assert "[bold]a line of brackets[/bold]\n" in out.getvalue()
-    assert "\x1b" not in out.getvalue()
-
-
-def test_in_a_terminal_every_table_has_a_bar() -> None:
-    out = io.StringIO()
-    with terminal.TerminalView("shop", Console(file=out, width=140, force_terminal=True)) as shown:
-        shown.update(status_of(STATUS), notes=("Redis at h:1 does not answer; trying again",))
-    assert "━" in out.getvalue()
-    for words in ("shop.a", "snapshot", "250", "lag", "publication 6", "Redis at h:1 does not answer"):
-        assert words in out.getvalue()
-
-
-def test_a_small_terminal_leaves_out_live_tables_first() -> None:
-    tables = {f"shop.t{i:02}": table("live", rows_done=1, rows_estimate=1) for i in range(40)}
-    tables["shop.t33"] = table("snapshot", rows_done=1, rows_estimate=2)
-    out = io.StringIO()
-    with terminal.TerminalView("shop", Console(file=out, width=100, height=20, force_terminal=True)) as shown:
-        shown.update(PipelineStatus(tables=tables))
-    assert "shop.t33" in out.getvalue()
-    assert "shop.t32" not in out.getvalue()
-    assert "and 26 more tables" in out.getvalue()
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.42, "0.4 s"), (59.4, "59 s"), (185, "3:05"), (7384, "2:03:04")])
-def test_durations_are_said_as_a_person_reads_them(seconds: float, text: str) -> None:
-    assert terminal.duration(seconds) == text

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.errors import DiskFull, ProtocolError
 from cutline.common.journal.plan import Staged
 from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, Column, TableSchema
 from cutline.common.store import backends
@@ -93,6 +93,7 @@ def test_a_changes_file_has_absolute_seq_and_knows_its_truncate(store: PipelineS
     record = file.close()
     assert (record.kind, record.rows) == ("changes", 4)
     assert (record.seq_min, record.seq_max, record.truncated_at) == (100, 103, 101)
+    assert record.counts == (1, 1, 1)
     table = read(store, record)
     assert table.column_names == ["id", "note", *(field.name for field in META_FIELDS)]
     assert table[SEQ].to_pylist() == [100, 101, 102, 103]
@@ -193,7 +194,7 @@ def test_a_temporary_folder_without_room_is_told_with_its_remedy(
         OpenChunk(store, split_id=f"s{at}", budget=budget, **named()) for budget in [Budget(1, 1)] for at in (1, 2)
     ]
     files[0].append(rows(1))
-    with pytest.raises(Unavailable, match="No space left on device; free some space, or set TMPDIR to another folder"):
+    with pytest.raises(DiskFull, match="No space left on device; free some space, or set TMPDIR to another folder"):
         files[1].append(rows(1))
     for file in files:
         file.discard()

@@ -1,8 +1,10 @@
 // Small parts: badges, bars, buttons, notices, numbers, menus, tabs.
-import { clock, count, UNKNOWN } from "../format.js";
+import { capital, count, lasting, moment, sentence, UNKNOWN } from "../format.js";
 import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon, Shape } from "../icons.js";
 import { PHASES } from "../rules.js";
+
+export { sentence };
 
 export const PHASE_MEANINGS = {
   waiting: "its turn to be read has not come",
@@ -10,12 +12,13 @@ export const PHASE_MEANINGS = {
   "catch-up": "read; the changes since then are being applied",
   live: "the lake follows the source",
   paused: "held back by a person; the lake keeps its last content",
-  quarantined: "stopped by a fault; the lake keeps its last correct content",
+  quarantined: "stopped by a fault; the lake keeps the content that it has",
   dropped: "gone at the source; the lake keeps its last content",
 };
 
-export const Phase = ({ name }) =>
-  html`<span class="badge tone-${name}" title=${PHASE_MEANINGS[name]}><${Shape} name=${name} />${name}</span>`;
+/** `since`: as a tooltip. `quiet`: what it says is not sure now. */
+export const Phase = ({ name, since, quiet }) =>
+  html`<span class="badge tone-${quiet ? "dropped" : name}" title=${[PHASE_MEANINGS[name], lasting(since)].filter(Boolean).join("; ")}><${Shape} name=${name} />${name}</span>`;
 
 export const Badge = ({ tone, icon, children }) =>
   html`<span class="badge tone-${tone}"><${Icon} name=${icon} size=${12} />${children}</span>`;
@@ -28,11 +31,17 @@ const MODES = {
   halted: ["quarantined", "quarantined"],
   waiting: ["paused", "waiting"],
   unknown: ["dropped", "waiting"],
+  critical: ["bad", "quarantined"],
+  warning: ["warn", "quarantined"],
+  info: ["plain", "waiting"],
 };
 
-/** What a pipeline does as one word. */
-export const Mode = ({ name, text }) =>
-  html`<span class="badge tone-${MODES[name]?.[0] ?? "plain"}"><${Shape} name=${MODES[name]?.[1] ?? "waiting"} />${text ?? name}</span>`;
+/** What a pipeline does, as `state` of shapes.js says it, in one word. `seen`: when that was so, if it is old by now. */
+export function Mode({ about, seen }) {
+  const word = about.word ?? about.mode;
+  const [tone, shape] = seen ? MODES.unknown : (MODES[about.mode] ?? MODES.unknown);
+  return html`<span class="badge tone-${seen ? tone : (about.tone ?? tone)}"><${Shape} name=${shape} />${seen ? `${word} at ${seen}` : word}</span>`;
+}
 
 export function Button({
   children,
@@ -86,15 +95,6 @@ export const Failure = ({ error, retry }) => html`
     ${retry && html`<div class="actions"><${Button} size="small" icon="again" onClick=${retry}>Try again<//></div>`}
   <//>`;
 
-/** A cause or remedy of the API as a sentence: a full stop, and a capital letter unless it begins with a name (shop.orders). */
-export const sentence = (text) => (text ? `${capital(text)}${/[.!?…]$/.test(text) ? "" : "."}` : "");
-
-const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
-
-/** What a pipeline waits for, and why it takes so long. */
-export const waitOf = ({ what, cause }) =>
-  cause ? `${what}: ${[cause.sentence, cause.remedy].filter(Boolean).join("; ")}` : what;
-
 /** A cause of the API, {sentence, remedy}, as sentences. */
 export const causeText = (cause) => because({ cause: cause.sentence, remedy: cause.remedy });
 
@@ -122,12 +122,15 @@ export const Loading = ({ what = "" }) => html`<p class="quiet" role="status">Lo
 export function Polled({ of, what, within, children }) {
   if (of.data === undefined)
     return of.error ? html`<${Failure} error=${of.error} retry=${of.refresh} />` : html`<${Loading} what=${what} />`;
-  return html`${of.error && !within && html`<${Stale} of=${of} />`}${children(of.data)}`;
+  return html`${isStale(of) && !within && html`<${Stale} of=${of} />`}${children(of.data)}`;
 }
 
-/** That a poll fails, and of when its data is. */
+/** Whether what a poll has may no longer be so: its last try failed, or its answer is old. */
+export const isStale = (of) => Boolean(of.error) || of.old;
+
+/** That what is shown is not of now, and of when it is. */
 export const Stale = ({ of }) =>
-  html`<${Notice} tone="warn" icon="warning" title=${`As of ${clock(of.at)}: what you see may have changed`}><p>${sentence(of.error.message)}</p><//>`;
+  html`<${Notice} tone="warn" icon="warning" title=${`As of ${moment(of.at)}: what you see may have changed`}><p>${of.error ? sentence(of.error.message) : "Asking for the present state …"}</p><//>`;
 
 /** A choice of a few: buttons side by side. `options`: [value, text, phase?]. */
 export const Segments = ({ label, value, options, onChange }) => html`
@@ -204,6 +207,6 @@ export function Tabs({ label, tabs, current }) {
   }, [current]);
   return html`
     <nav class="tabs" ref=${ref} aria-label=${label}>
-      ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}>${tab.text}${tab.count ? html`<span class="count ${tab.bad ? "bad" : ""}">${count(tab.count)}</span>` : null}</a>`)}
+      ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}>${tab.text}${tab.count ? html`<span class="count ${tab.warn ? "warn" : ""}">${count(tab.count)}</span>` : null}</a>`)}
     </nav>`;
 }

@@ -37,8 +37,8 @@ export function Chart({ label, series, data, form, least = 1, binary = false, he
     let over = false;
     library().then(
       (UPlot) => {
-        if (over) return;
         const place = box.current; // uPlot may call back once more when the view, and so `box.current`, is gone
+        if (over || !place) return;
         const axis = {
           stroke: colour("ink-3"),
           grid: { stroke: colour("line"), width: 1 },

@@ -33,10 +33,10 @@ export const SelectField = ({ label, hint, error, optional, value, options, onIn
       ${options.map(([id, text]) => html`<option key=${id} value=${id} selected=${id === (value ?? "")}>${text}</option>`)}
     </select>`} />`;
 
-export const CheckField = ({ label, hint, checked, onInput }) => {
+export const CheckField = ({ label, hint, checked, disabled, onInput }) => {
   const id = useId();
   return html`
-    <div class="check"><input type="checkbox" id=${id} checked=${checked} aria-describedby=${hint ? `${id}-hint` : undefined} onChange=${(event) => onInput(event.target.checked)} />
+    <div class="check"><input type="checkbox" id=${id} checked=${checked} disabled=${disabled} aria-describedby=${hint ? `${id}-hint` : undefined} onChange=${(event) => onInput(event.target.checked)} />
       <div><label for=${id}>${label}</label>${hint && html`<p class="small quiet" id=${`${id}-hint`}>${hint}</p>`}</div></div>`;
 };
 

@@ -7,6 +7,7 @@ import { OPERATIONS, reasonAgainst } from "../operations.js";
 import { Button, Failure, Notice, sentence } from "./basics.js";
 import { Dialog, toast } from "./dialog.js";
 import { byField, CheckField, TextField } from "./fields.js";
+import { SourceTicks } from "./sourceticks.js";
 
 /** Returns [ask(id, context), the dialog that is open or null]. `done`: called when a command has ended. */
 export function useOperations(me, done) {
@@ -31,7 +32,9 @@ function Confirmation({ id, context, me, done, onClose }) {
   const reason = reasonAgainst(operation, context, me);
   const missing = fields.find(
     (field) =>
-      (field.required && !values[field.name]) || (field.equals && values[field.name] !== field.equals(context)),
+      field.missing?.(values) ||
+      (field.required && !values[field.name]) ||
+      (field.equals && values[field.name] !== field.equals(context)),
   );
   const errors = byField(error);
   const sent = useRef(null); // the call that got no answer: asked for again, it is the same command
@@ -41,10 +44,10 @@ function Confirmation({ id, context, me, done, onClose }) {
     setBusy(true);
     setError(null);
     try {
-      const [method, path, body] = operation.send(context, values);
+      const [method, path, body, headers] = operation.send(context, values);
       const call = JSON.stringify([method, path, body]);
       if (sent.current?.call !== call) sent.current = { call, key: newKey() };
-      const command = await act(method, path, body, { "Idempotency-Key": sent.current.key });
+      const command = await act(method, path, body, { ...headers, "Idempotency-Key": sent.current.key });
       onClose();
       follow(command, operation, done);
     } catch (failed) {
@@ -53,11 +56,15 @@ function Confirmation({ id, context, me, done, onClose }) {
       setBusy(false);
     }
   };
-  const field = (item) =>
-    item.type === "check"
-      ? html`<${CheckField} key=${item.name} label=${item.label} hint=${item.hint} checked=${values[item.name]} onInput=${(value) => setValues({ ...values, [item.name]: value })} />`
-      : html`<${TextField} key=${item.name} label=${item.label} hint=${item.hint} optional=${item.optional} placeholder=${typeof item.placeholder === "function" ? item.placeholder(context) : item.placeholder} type=${item.type ?? "text"} min=${item.type === "number" ? 1 : undefined}
-        value=${values[item.name]} error=${errors[item.name]} onInput=${(value) => setValues({ ...values, [item.name]: value })} />`;
+  const put = (item) => (value) => setValues({ ...values, [item.name]: value });
+  const field = (item) => {
+    if (item.type === "check")
+      return html`<${CheckField} key=${item.name} label=${item.label} hint=${item.hint} checked=${values[item.name]} onInput=${put(item)} />`;
+    if (item.type === "tables")
+      return html`<${SourceTicks} key=${item.name} pipeline=${context.pipeline} captured=${context.tables} me=${me} ticked=${values[item.name]} onInput=${put(item)} />`;
+    return html`<${TextField} key=${item.name} label=${item.label} hint=${item.hint} optional=${item.optional} placeholder=${typeof item.placeholder === "function" ? item.placeholder(context) : item.placeholder} type=${item.type ?? "text"} min=${item.type === "number" ? 1 : undefined}
+        value=${values[item.name]} error=${errors[item.name]} onInput=${put(item)} />`;
+  };
   return html`
     <${Dialog} title=${operation.title} subject=${subject(context)} icon=${operation.icon} tone=${operation.tone} onClose=${onClose}
       foot=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind=${operation.danger ? "danger" : "primary"} busy=${busy} reason=${reason ?? (missing ? `${missing.label} is missing` : null)} onClick=${confirm} data-confirm="true">${operation.title}<//>`}>

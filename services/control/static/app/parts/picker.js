@@ -1,87 +1,105 @@
-// Choosing tables: patterns on database.table, and what they match at the source, each table with its lake types.
-import { act, pages } from "../api.js";
-import { bytes, count, plural, short } from "../format.js";
-import { html, useEffect, useState } from "../html.js";
+// Choosing tables: by ticks in the source's list, or by patterns on database.table; both are the same list of patterns.
+import { plural } from "../format.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { Icon } from "../icons.js";
-import { Button, Failure, Search, sentence } from "./basics.js";
-import { CheckField, TextField } from "./fields.js";
+import { Button, Failure } from "./basics.js";
+import { TextField } from "./fields.js";
+import { Databases, findTables, globOf, TickList, useDatabases } from "./sourcetables.js";
 
-const MORE = 300;
-const PAGE = 250;
-const MANY = 12;
+const wild = (pattern) => /[*?]/.test(pattern.replace(/\[[^\]]*\]/g, ""));
 
+/** The patterns after a tick; what they match then is known, unless `doubtful`. `all`: the glob of its database. */
+function ticking(patterns, name, on, all) {
+  const glob = globOf(name);
+  const kept = patterns.filter((pattern) => pattern !== glob && pattern !== `!${glob}`);
+  const includes = kept.filter((pattern) => !pattern.startsWith("!") && wild(pattern));
+  const doubtful = kept.some((pattern) => pattern.startsWith("!") && wild(pattern));
+  if (on) return { next: kept.includes(all) ? kept : [...kept, glob], doubtful };
+  return { next: includes.length ? [...kept, `!${glob}`] : kept, doubtful: false };
+}
+
+/** `ready`: the source has been tested; `patterns`: as `tables` of the pipeline file has them. */
 export function TablePicker({ source, values, ready, patterns, error, onChange }) {
   const [text, setText] = useState("");
-  const [schemas, setSchemas] = useState(null);
   const [found, setFound] = useState(null);
-  const [failure, setFailure] = useState(null);
-  const [open, setOpen] = useState(null);
-  const [shown, setShown] = useState(MORE);
   const [whole, setWhole] = useState(false);
-  const [wanted, setWanted] = useState("");
+  const [failure, setFailure] = useState(null);
+  const [left, setLeft] = useState([]); // unticked: they stay in the list
+  const known = useRef(null); // the patterns whose tables `found` has already
+  const databases = useDatabases(source, values, ready);
+  const key = patterns.join("\n");
   useEffect(() => {
-    if (!ready) {
-      setSchemas(null);
-      setFound(null);
-      return;
-    }
-    act("POST", "/v1/source/schemas", { source }).then(setSchemas, setFailure);
-  }, [ready]);
-  useEffect(() => {
+    if (!ready) setLeft([]);
     if (!ready || !patterns.length) {
       setFound(null);
+      known.current = null;
       return undefined;
     }
+    if (known.current === key) return undefined;
     const abort = new AbortController();
+    const before = found;
     setFailure(null);
     setWhole(false);
-    (async () => {
-      let all = [];
-      for await (const page of pages(
-        `/v1/source/tables?limit=${PAGE}`,
-        { source, tables: patterns, ...(values ? { values } : {}) },
-        abort.signal,
-      )) {
-        all = [...all, ...page];
-        setFound(all);
-      }
-      setWhole(true);
-    })().catch((failed) => failed.name === "AbortError" || setFailure(failed));
+    findTables({ source, values, tables: patterns, signal: abort.signal }, (all, end) => {
+      if (end || !before) setFound(all); // ticks don't vanish while the list comes again
+      if (end) known.current = key;
+      setWhole(end);
+    }).catch((failed) => failed.name === "AbortError" || setFailure(failed));
     return () => abort.abort();
-  }, [ready, patterns.join("\n")]);
+  }, [ready, key]);
   const add = (pattern) => {
     if (pattern && !patterns.includes(pattern)) onChange([...patterns, pattern]);
     setText("");
   };
-  const looked = found?.filter((table) => table.table.toLowerCase().includes(wanted.trim().toLowerCase()));
-  const toggle = (pattern, on) => onChange(on ? [...patterns, pattern] : patterns.filter((item) => item !== pattern));
+  const chosen = new Set((found ?? []).map((table) => table.table));
+  const all = new Map([...databases.tables, ...left, ...(found ?? [])].map((table) => [table.table, table]));
+  const listed = [...all.values()].sort((a, b) => (a.table < b.table ? -1 : 1));
+  const tick = (table, on) => {
+    const schema = databases.schemas?.find(({ glob }) => globOf(table.table).startsWith(glob.slice(0, -1)));
+    const { next, doubtful } = ticking(patterns, table.table, on, schema?.glob);
+    if (!doubtful && (whole || !patterns.length)) {
+      known.current = next.join("\n");
+      const rest = (found ?? []).filter((each) => each.table !== table.table);
+      setFound(on ? [...rest, table] : rest);
+      setWhole(true);
+    }
+    if (!on) setLeft([...left, table]);
+    onChange(next);
+  };
+  const failed = failure ?? databases.failure;
+  const match = !whole && patterns.length ? "so far …" : chosen.size === 1 ? "matches" : "match";
   return html`
-    <div class="row pattern-row"><${TextField} label="Pattern" hint=${html`database.table with <code>*</code>; a leading <code>!</code> excludes, backticks hold a name with a dot. Enter adds it.`} placeholder="shop.*" value=${text} error=${error} onInput=${setText}
+    <div class="row pattern-row"><${TextField} label="Pattern" placeholder="shop.*" value=${text} error=${error}
+      hint=${html`database.table with <code>*</code>; a leading <code>!</code> excludes, backticks hold a name with a
+        dot. Enter adds it.`}
+      onInput=${setText}
       onKeyDown=${(event) => {
         if (event.key === "Enter") {
           event.preventDefault();
           add(text.trim());
         }
-      }} /><${Button} icon="plus" reason=${text.trim() ? null : "type a pattern first"} onClick=${() => add(text.trim())}>Add<//></div>
-    ${patterns.length > 0 && html`<ul class="patterns" aria-label="Patterns">${patterns.map((pattern) => html`<li key=${pattern} class="mono">${pattern}<button type="button" aria-label=${`Remove ${pattern}`} onClick=${() => toggle(pattern, false)}><${Icon} name="cross" size=${12} /></button></li>`)}</ul>`}
-    ${!ready && html`<p class="quiet small">Test the connection to choose from the databases and to see which tables match.</p>`}
-    ${schemas && html`<div class="schemas">${schemas.map(({ name, tables, glob }) => html`<${CheckField} key=${name} label=${`all of ${name} (${plural(tables, "table")})`} checked=${patterns.includes(glob)} onInput=${(on) => toggle(glob, on)} />`)}</div>`}
-    ${failure && html`<${Failure} error=${failure} />`}
+      }} /><${Button} icon="plus" reason=${text.trim() ? null : "type a pattern first"}
+        onClick=${() => add(text.trim())}>Add<//></div>
+    ${patterns.length > 0 && html`<${Patterns} patterns=${patterns} onChange=${onChange} />`}
+    ${!ready && html`<p class="quiet small">Test the connection to choose from the source's tables.</p>`}
     ${
-      found &&
-      html`
-      ${found.length > MANY && html`<div class="found-find"><${Search} label="Find a table" value=${wanted} onInput=${setWanted} /></div>`}
-      <div class="found" role="region" aria-label="Tables found" tabindex="0"><p class="small soft found-head" role="status">${plural(found.length, "table")} ${whole ? (found.length === 1 ? "matches" : "match") : "so far …"}</p>
-        ${looked.slice(0, shown).map(
-          (table) => html`
-          <div class="found-table" key=${table.table}>
-            <button type="button" aria-expanded=${open === table.table ? "true" : "false"} onClick=${() => setOpen(open === table.table ? null : table.table)}>
-              <${Icon} name=${open === table.table ? "down" : "arrow"} size=${12} /><b class="cut-off">${table.table}</b><span class="small quiet number nowrap">${table.rows === null ? "" : `about ${short(table.rows)} rows`}${table.bytes ? `, ${bytes(table.bytes)}` : ""}</span></button>
-            ${table.faults.map((fault) => html`<p key=${fault.detail} class="small cause">${sentence(fault.detail)} ${sentence(fault.remedy)}</p>`)}
-            ${open === table.table && html`<table class="list types"><thead><tr><th>Column</th><th>Source</th><th>Lake</th></tr></thead><tbody>${table.columns.map((column) => html`<tr key=${column.name}><td class="mono">${column.name}${table.key.includes(column.name) ? html` <span class="quiet">key</span>` : null}</td><td class="soft">${column.type}</td><td class="soft">${column.lake_type ?? "none"}</td></tr>`)}</tbody></table>`}
-          </div>`,
-        )}
-        ${looked.length > shown && html`<p class="found-head"><${Button} size="small" kind="plain" icon="down" onClick=${() => setShown(shown + MORE)}>Show ${count(Math.min(MORE, looked.length - shown))} more of ${count(looked.length - shown)}<//></p>`}
-      </div>`
+      databases.schemas &&
+      html`<${Databases} databases=${databases} ticked=${(glob) => patterns.includes(glob)}
+        onTick=${(glob, on) => onChange(on ? [...patterns, glob] : patterns.filter((item) => item !== glob))} />`
+    }
+    ${failed && html`<${Failure} error=${failed} />`}
+    ${
+      ready &&
+      listed.length > 0 &&
+      html`<${TickList} tables=${listed} ticked=${(name) => chosen.has(name)} onTick=${tick}
+        head=${`${plural(chosen.size, "table")} ${match}`} />`
     }`;
 }
+
+const Patterns = ({ patterns, onChange }) => html`
+  <ul class="patterns" aria-label="Patterns">${patterns.map(
+    (pattern) => html`<li key=${pattern} class="mono">${pattern}<button type="button" aria-label=${`Remove ${pattern}`}
+      onClick=${() => onChange(patterns.filter((item) => item !== pattern))}>
+      <${Icon} name="cross" size=${12} /></button>
+    </li>`,
+  )}</ul>`;

@@ -8,7 +8,7 @@ const ACTIONS = [
   ["read", "plus", "live", "read from the beginning"],
   ["read again", "again", "snapshot", "read again"],
   ["remove", "minus", "quarantined", "no longer copied"],
-  ["quarantine", "warning", "quarantined", "quarantined until mended"],
+  ["quarantine", "warning", "quarantined", "quarantined until fixed"],
   ["keep", "check", "waiting", "as before"],
 ];
 const SHOWN = 12;
@@ -23,7 +23,7 @@ export function Plan({ plan }) {
       <h3>The plan${plan.exists ? ` for ${plan.pipeline}` : ""}</h3>
       ${
         against.length > 0
-          ? html`<${Notice} tone="bad" icon="warning" title=${`${plural(against.length, "fault")} to be mended first`}>
+          ? html`<${Notice} tone="bad" icon="warning" title=${`${plural(against.length, "fault")} to be fixed first`}>
         <ul class="plan-list">${against.map((finding) => html`<li key=${finding.found}>${sentence(finding.found)} ${sentence(finding.remedy)}</li>`)}</ul><//>`
           : html`<${Notice} tone="good" icon="check" title="Nothing stands in the way"><ul>${good.map((finding) => html`<li key=${finding.found} class="soft">${sentence(finding.found)}</li>`)}</ul><//>`
       }

@@ -56,7 +56,8 @@ export function SettingField({ root, name, schema, value, error, onInput }) {
   const { description, default: standard, minimum, maximum } = found.schema;
   const label = name.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase());
   const hint = description ? prose(sentence(description)) : undefined;
-  const placeholder = standard === null || standard === undefined ? "none" : String(standard);
+  const usual = value === null ? null : standard; // null that is set is not the default
+  const placeholder = usual === null || usual === undefined ? "none" : String(usual);
   if (kind === "check")
     return html`<${CheckField} label=${label} hint=${hint} checked=${value ?? standard ?? false} onInput=${onInput} />`;
   if (kind === "select") {
@@ -67,9 +68,45 @@ export function SettingField({ root, name, schema, value, error, onInput }) {
     ];
     const chosen = (picked) =>
       onInput(picked === "" ? undefined : found.schema.enum.find((option) => String(option) === picked));
-    return html`<${SelectField} label=${label} hint=${hint} error=${error} options=${options} value=${value === undefined ? "" : String(value)} onInput=${chosen} />`;
+    return html`<${SelectField} label=${label} hint=${hint} error=${error} options=${options} value=${value === undefined || value === null ? "" : String(value)} onInput=${chosen} />`;
   }
   if (kind === "number")
     return html`<${NumberField} label=${label} hint=${hint} error=${error} placeholder=${placeholder} min=${minimum} max=${maximum} step=${found.schema.type === "integer" ? 1 : "any"} value=${value} onInput=${(number) => onInput(number === null ? undefined : number)} />`;
   return html`<${TextField} label=${label} hint=${hint} error=${error} placeholder=${placeholder} value=${value} onInput=${(typed) => onInput(typed === "" ? undefined : typed)} />`;
+}
+
+/** A definition with each setting that it leaves out at its default, and the dotted paths that have their default. */
+export function withDefaults(root, definition) {
+  const standard = new Set();
+  const filled = (schema, value, path) => {
+    const { schema: found } = resolved(root, schema);
+    if (!found.properties || value === null || typeof value !== "object" || Array.isArray(value)) {
+      if (same(value, defaultOf(root, schema))) standard.add(path);
+      return value;
+    }
+    const merged = { ...value };
+    for (const [key, inner] of Object.entries(found.properties)) {
+      if (!path && LEFT_OUT.includes(key)) continue;
+      const missing = merged[key] === undefined;
+      const usual = missing ? defaultOf(root, inner) : merged[key];
+      if (usual !== undefined) merged[key] = filled(inner, usual, path ? `${path}.${key}` : key);
+    }
+    return merged;
+  };
+  return { definition: filled(root, definition, ""), standard };
+}
+
+const LEFT_OUT = ["workers"]; // of `cutline run` only
+const same = (a, b) => a !== undefined && JSON.stringify(a) === JSON.stringify(b);
+
+/** What a setting is where a definition leaves it out; undefined if it must be there. */
+function defaultOf(root, schema) {
+  const { schema: found } = resolved(root, schema);
+  if (found.default !== undefined) return found.default;
+  if (schema.default !== undefined) return schema.default;
+  if (found.properties) {
+    const inner = Object.entries(found.properties).map(([key, each]) => [key, defaultOf(root, each)]);
+    return inner.some(([, value]) => value === undefined) ? undefined : Object.fromEntries(inner);
+  }
+  return found.type === "object" ? {} : undefined;
 }

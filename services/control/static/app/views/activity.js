@@ -1,33 +1,71 @@
 // Events as they happen, and the commands with their states.
 import { get, getPage, pipelinePath, stream } from "../api.js";
-import { ago, label, moment } from "../format.js";
+import { ago, label, moment, took } from "../format.js";
 import { usePoll } from "../hooks.js";
 import { html, useEffect, useState } from "../html.js";
 import { Icon } from "../icons.js";
-import { Button, because, Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
+import { Button, because, Card, Empty, Failure, Loading, Search, Segments, sentence } from "../parts/basics.js";
+import { SEVERITY_TONES } from "../shapes.js";
 
 const MOST = 500;
 /** Not publications: there is one a checkpoint, and Cuts lists them. */
-export const KINDS_TOLD = "epoch,kept,table,command";
+export const KINDS_TOLD = "epoch,kept,table,command,condition";
+const FILTERS = [
+  ["all", "All"],
+  ["condition", "Conditions"],
+  ["table", "Tables"],
+  ["command", "Commands"],
+  ["epoch", "Epochs"],
+  ["kept", "Savepoints"],
+];
 const KINDS = {
+  condition: ["warning", "quarantined"],
   epoch: ["again", "catch-up"],
   kept: ["flag", "snapshot"],
   table: ["database", "live"],
   command: ["person", "catch-up"],
 };
 const toneOf = (event) =>
-  /quarantin|fail|lost|gave up/.test(event.text) ? "quarantined" : (KINDS[event.kind]?.[1] ?? "plain");
+  event.kind === "condition"
+    ? event.ended
+      ? "live"
+      : (SEVERITY_TONES[event.severity] ?? "bad")
+    : /quarantin|fail|lost|gave up/.test(event.text)
+      ? "quarantined"
+      : (KINDS[event.kind]?.[1] ?? "plain");
+const iconOf = (event) => (event.kind === "condition" && event.ended ? "check" : (KINDS[event.kind]?.[0] ?? "info"));
+
+/** How long each condition lasted that has ended, by its event: where the event of its beginning is listed and clear. */
+function lengths(events) {
+  const begun = new Map();
+  const found = new Map();
+  for (const event of [...events].reverse().filter(({ kind }) => kind === "condition")) {
+    const open = begun.get(event.condition) ?? [];
+    if (!event.ended) begun.set(event.condition, [...open, event.at]);
+    else {
+      if (open.length === 1) found.set(event, took(open[0], event.at)); // of several at a time it is not known which
+      begun.set(event.condition, open.slice(1));
+    }
+  }
+  return found;
+}
 
 export function Activity({ pipeline, ask }) {
   const [text, setText] = useState("");
+  const [kind, setKind] = useState("all");
   const live = useEvents(pipeline.name);
   const wanted = text.trim().toLowerCase();
-  const shown = live.events?.filter((event) => !wanted || `${event.kind} ${event.text}`.toLowerCase().includes(wanted));
+  const shown = live.events?.filter(
+    (event) =>
+      (kind === "all" || event.kind === kind) &&
+      (!wanted || `${event.kind} ${event.text}`.toLowerCase().includes(wanted)),
+  );
   return html`
     <div class="columns activity">
       <section class="card" aria-label="Events">
-        <div class="card-head"><h2>Events <span class="live-mark ${live.connected ? "on" : ""}">${live.connected ? "live" : "connecting"}</span></h2><${Search} label="Find an event" value=${text} onInput=${setText} /></div>
-        <div class="event-scroll" tabindex="0" role="region" aria-label="Newest events first"><${EventList} events=${shown} error=${live.error} /></div>
+        <div class="card-head"><h2>Events <span class="live-mark ${live.connected ? "on" : ""}">${live.connected ? "live" : "connecting"}</span></h2><${Search} label="Find an event" value=${text} onInput=${setText} />
+          <${Segments} label="Kind of event" value=${kind} options=${FILTERS} onChange=${setKind} /></div>
+        <div class="event-scroll" tabindex="0" role="region" aria-label="Newest events first"><${EventList} events=${shown} all=${live.events} error=${live.error} /></div>
       </section>
       <${Card} title="Commands" body=${false}><${Commands} pipeline=${pipeline} ask=${ask} /><//>
     </div>`;
@@ -76,15 +114,18 @@ function useEvents(name) {
   return state;
 }
 
-export function EventList({ events, error, few }) {
+/** `all`: the events from which is known how long something lasted, if `events` are some of them. */
+export function EventList({ events, all = events, error, few }) {
   if (!events)
     return html`<div class="card-body">${error ? html`<${Failure} error=${error} />` : html`<${Loading} what="events" />`}</div>`;
-  if (!events.length) return html`<${Empty} title="No events">Epochs, savepoints and phases of tables appear here.<//>`;
+  if (!events.length)
+    return html`<${Empty} title="No events">Epochs, conditions, savepoints and phases of tables appear here.<//>`;
+  const lasted = lengths(all);
   return html`
     <ol class="events ${few ? "few" : ""}">${events.map(
       (event) => html`
-      <li key=${idOf(event)}><span class="event-icon tone-${toneOf(event)}"><${Icon} name=${KINDS[event.kind]?.[0] ?? "info"} size=${14} /></span>
-        <span class="event-text">${sentence(event.text)}</span><time class="small quiet nowrap number" title=${moment(event.at)} datetime=${new Date(event.at * 1000).toISOString()}>${ago(event.at)}</time></li>`,
+      <li key=${idOf(event)}><span class="event-icon tone-${toneOf(event)}"><${Icon} name=${iconOf(event)} size=${14} /></span>
+        <span class="event-text">${sentence(event.text)}${lasted.has(event) ? html` <span class="quiet">It lasted ${lasted.get(event)}.</span>` : null}</span><time class="small quiet nowrap number" title=${moment(event.at)} datetime=${new Date(event.at * 1000).toISOString()}>${ago(event.at)}</time></li>`,
     )}</ol>`;
 }
 

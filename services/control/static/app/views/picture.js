@@ -1,16 +1,16 @@
-// A pipeline's overview: figures, the live mesh, charts, what needs a person, and the newest events.
+// A pipeline's overview: figures, the live mesh, charts, and the newest events.
 import { get, getAll, pipelinePath } from "../api.js";
-import { ago, bytes, clock, count, label, moment, now, short, span } from "../format.js";
+import { ago, bytes, clock, label, now, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
-import { Button, because, Card, causeText, Notice, Phases, Stat, waitOf } from "../parts/basics.js";
+import { Card, Notice, Phases, Stat } from "../parts/basics.js";
 import { Chart } from "../parts/chart.js";
 import { Mesh } from "../parts/mesh.js";
 import { WINDOW_SECONDS } from "../samples.js";
 import { mesh, starts } from "../shapes.js";
 import { EventList, KINDS_TOLD } from "./activity.js";
 
-export function Picture({ pipeline, tables, channels, history, ask, stale }) {
+export function Picture({ pipeline, channels, history, stale }) {
   const services = usePoll((signal) => getAll("/v1/services", { signal }), 5, "services");
   const events = usePoll(
     (signal) => get(pipelinePath(pipeline.name, `/events?kind=${KINDS_TOLD}&limit=8`), { signal }),
@@ -32,7 +32,7 @@ export function Picture({ pipeline, tables, channels, history, ask, stale }) {
     .join(", ");
   return html`
     <div class="stack">
-      <${Attention} pipeline=${pipeline} tables=${tables} ask=${ask} />
+      ${starts(pipeline) && html`<${Notice} icon="clock" title="No enumerator has taken it up yet"><p>That takes a few seconds while one runs: see <a href="#/services">Services</a>.</p><//>`}
       <dl class="stat-row">
         <${Stat} name="Lake behind the source" value=${behind === null ? null : span(behind)} note=${pipeline.source_time ? `shows ${clock(pipeline.source_time)}` : "nothing published yet"} />
         <${Stat} name="Throughput" value=${short(rows)} unit="rows/s" note=${limited ? `limited to ${limited}` : "no limit"} />
@@ -52,24 +52,4 @@ export function Picture({ pipeline, tables, channels, history, ask, stale }) {
         <${Card} title="Latest events" body=${false} end=${html`<a href=${link("pipelines", pipeline.name, "activity")}>All events</a>`}><${EventList} events=${events.data} error=${events.error} few /><//>
       </div>
     </div>`;
-}
-
-/** What a person should act on. */
-function Attention({ pipeline, tables, ask }) {
-  if (pipeline.mode === "deleting") return null;
-  const broken = tables.filter((table) => table.phase === "quarantined");
-  const shown = broken.slice(0, 3);
-  return html`
-    ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${causeText(pipeline.spark_writer_error)}</p><//>`}
-    ${starts(pipeline) && html`<${Notice} icon="clock" title="No enumerator has taken it up yet"><p>That takes a few seconds while one runs: see <a href="#/services">Services</a>.</p><//>`}
-    ${pipeline.mode === "running" && pipeline.waiting_for && pipeline.waiting_for.party !== "person" && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${waitOf(pipeline.waiting_for)}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}
-    ${pipeline.current === false && pipeline.mode !== "stopped" && !starts(pipeline) && html`<${Notice} tone="bad" icon="warning" title="No enumerator leads this pipeline"><p>What you see is as of ${moment(pipeline.as_of)}. Start an enumerator, or look at its log under Services.</p><//>`}
-    ${shown.map(
-      (table) => html`
-      <${Notice} key=${table.table} tone="bad" icon="warning" title=${`${table.table} is quarantined`}>
-        <p>${because(table)}</p>
-        <div class="actions"><${Button} size="small" icon="again" onClick=${() => ask("retry_table", { table })}>Retry<//><a class="button small plain" href=${link("pipelines", pipeline.name, "tables", table.table)}>Look at the table</a></div>
-      <//>`,
-    )}
-    ${broken.length > shown.length && html`<p><a href=${`${link("pipelines", pipeline.name, "tables")}?phase=quarantined`}>and ${count(broken.length - shown.length)} more quarantined tables</a></p>`}`;
 }

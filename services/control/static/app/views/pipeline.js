@@ -1,13 +1,14 @@
 // One pipeline: its head with the operations, its tabs, and what all tabs share.
 import { get, getAll, pipelinePath } from "../api.js";
-import { clock } from "../format.js";
+import { lasting, moment } from "../format.js";
 import { link, useClock, usePoll } from "../hooks.js";
 import { html, useCallback, useEffect } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
-import { Button, causeText, Empty, Failure, Loading, Menu, Mode, Notice, Stale, Tabs } from "../parts/basics.js";
+import { Button, Empty, Failure, isStale, Loading, Menu, Mode, Stale, sentence, Tabs } from "../parts/basics.js";
+import { Conditions } from "../parts/conditions.js";
 import { useOperations } from "../parts/operate.js";
 import { history, observe, recall } from "../samples.js";
-import { state } from "../shapes.js";
+import { asOf, conditionsOf, modeText, starts, state } from "../shapes.js";
 import { Activity } from "./activity.js";
 import { Checkpoints } from "./checkpoints.js";
 import { Cuts } from "./cuts.js";
@@ -46,7 +47,7 @@ async function look(name, signal) {
   return { pipeline, tables, channels, history: observe(name, pipeline, channels) };
 }
 
-export function Pipeline({ me, path, query }) {
+export function Pipeline({ me, path }) {
   const [, name, tab = "", ...rest] = path;
   const found = usePoll((signal) => look(name, signal), history(name).looks < 2 ? 1 : manyTables ? 4 : 2, name);
   const refresh = found.refresh;
@@ -58,8 +59,8 @@ export function Pipeline({ me, path, query }) {
     document.title = `${title} · Cutline`;
   }, [title]);
   const asking = useCallback(
-    (id, more = {}) => ask(id, { pipeline: found.data?.pipeline, ...more }),
-    [found.data?.pipeline],
+    (id, more = {}) => ask(id, { pipeline: found.data?.pipeline, tables: found.data?.tables, ...more }),
+    [found.data],
   );
   if (found.error?.status === 404)
     return html`<${Crumbs} /><h1 tabindex="-1">${name}</h1><br /><section class="card"><${Empty} title=${`No pipeline ${name}`} actions=${html`<a class="button" href="#/">All pipelines</a>`}>It was deleted, or the address has another name.<//></section>`;
@@ -69,12 +70,15 @@ export function Pipeline({ me, path, query }) {
       : html`<${Loading} what=${name} />`;
   const { pipeline, tables } = found.data;
   const View = VIEWS[current];
-  const stale = Boolean(found.error);
-  const shared = { me, ...found.data, ask: asking, query, refresh, rest, stale };
+  const stale = isStale(found);
+  const shared = { me, ...found.data, ask: asking, refresh, rest, stale };
+  const aboutTables = pipeline.conditions?.some((each) => each.tables_total && !each.acknowledged);
   const broken = tables.filter((table) => table.phase === "quarantined").length;
+  const table = current === "tables" ? rest[0] : null;
+  const conditions = table ? conditionsOf(pipeline, table) : pipeline.conditions;
   const tabs = [
     { id: "", text: "Overview" },
-    { id: "tables", text: "Tables", count: broken || tables.length, bad: broken > 0 },
+    { id: "tables", text: "Tables", count: broken || tables.length, warn: aboutTables },
     { id: "checkpoints", text: "Checkpoints" },
     { id: "cuts", text: "Cuts" },
     { id: "activity", text: "Activity" },
@@ -82,11 +86,11 @@ export function Pipeline({ me, path, query }) {
   ].map((item) => ({ ...item, href: item.id ? link("pipelines", name, item.id) : link("pipelines", name) }));
   return html`
     ${dialog}
-    <${Head} pipeline=${pipeline} me=${me} ask=${asking} seen=${stale ? clock(found.at) : null} />
+    <${Head} pipeline=${pipeline} me=${me} ask=${asking} seen=${stale ? moment(found.at) : null} />
     ${stale && html`<${Stale} of=${found} /><br />`}
-    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${causeText(pipeline.halted)}</p><p>Start it again once that is mended; or read every table again, if the source no longer has what is needed.</p><//><br />`}
+    <${Conditions} conditions=${conditions} pipelines=${[pipeline]} tables=${tables} me=${me} ask=${asking} changed=${refresh} />
     <${Tabs} label="Views of the pipeline" tabs=${tabs} current=${current} />
-    ${tab === "tables" && rest[0] ? html`<${TableDetail} ...${shared} name=${rest[0]} />` : html`<${View} ...${shared} />`}`;
+    <div class=${stale || (pipeline.current === false && !starts(pipeline)) ? "old" : ""}>${table ? html`<${TableDetail} ...${shared} name=${table} />` : html`<${View} ...${shared} />`}</div>`;
 }
 
 const Crumbs = () => html`<nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Pipelines</a></nav>`;
@@ -109,8 +113,9 @@ function Head({ pipeline, me, ask, seen }) {
     <header class="page-head">
       <div>
         <${Crumbs} />
-        <div class="page-title"><h1 tabindex="-1">${pipeline.name}</h1><${Mode} name=${seen ? "unknown" : about.mode} text=${seen ? `${about.word ?? about.mode} at ${seen}` : about.word} /></div>
-        <p>${about.sentence}</p>
+        <div class="page-title"><h1 tabindex="-1">${pipeline.name}</h1><${Mode} about=${about} seen=${seen} /><span class="small quiet number">${modeText(pipeline, about.word ?? about.mode)}</span></div>
+        <p>${about.sentence}${!about.troubled && about.since && about.mode !== pipeline.mode ? html` <span class="small quiet number">${sentence(lasting(about.since))}</span>` : null}</p>
+        ${asOf(pipeline) && html`<p class="as-of small quiet">${asOf(pipeline)}</p>`}
       </div>
       <div class="actions">
         ${pipeline.mode !== "deleting" && [button(main, main === "pause" ? "" : "primary"), button("savepoint", "")]}
