@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 from playwright.sync_api import Browser, Page, expect
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.browser.conftest import Pages
 from tests.support.bank import Fresh
 from tests.support.control_server import is_ready
 from tests.support.databases import CDC_USER, MariaDB
+from tests.support.lake_tables import lake_table
 from tests.support.mesh import Mesh, waited
 from tests.support.server_process import HOST, free_port
 
@@ -141,12 +141,12 @@ def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried
         assert answer.status_code == 403
         pages.close()
         assert pages.faults == []
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake/catalog.db", warehouse=f"file://{tmp_path}/lake")
         wanted = {"orders": 5001, "later": 900, "logs": 2}
 
         def counted() -> bool:
             try:
-                return {t: catalog.load_table(f"{schema}.{t}").scan().to_arrow().num_rows for t in wanted} == wanted
+                tables = {name: lake_table(tmp_path / "lake", f"{schema}.{name}") for name in wanted}
+                return {name: table.scan().to_arrow().num_rows for name, table in tables.items()} == wanted
             except NoSuchTableError:
                 return False
 

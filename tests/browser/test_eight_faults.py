@@ -24,7 +24,6 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from cutline.services.client.rest.client import Client
@@ -33,6 +32,7 @@ from tests.browser.conftest import PHONE, WIDE, Pages, faults_for_people
 from tests.conftest import started
 from tests.support.control_server import is_ready
 from tests.support.databases import CDC_USER, MariaDB
+from tests.support.lake_tables import catalogue, lake_table
 from tests.support.mesh import Mesh, Pipeline, waited
 from tests.support.receiver import Receiver
 from tests.support.server_process import HOST, free_port
@@ -220,15 +220,10 @@ class Night:
     def in_lake(self, table: str) -> list[Any]:
         """The rows that the lake shows of a table, sorted."""
         lake = self.mesh.folder / "lake"
-        if not (lake / "catalog.db").exists():
-            return []
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}")
         try:
-            rows = catalog.load_table(f"shop.{table}").scan().to_arrow()
+            rows = lake_table(lake, f"shop.{table}").scan().to_arrow()
         except NoSuchTableError:
             return []
-        finally:
-            catalog.engine.dispose()
         names = [name for name in rows.column_names if not name.startswith("_")]
         return sorted(tuple(row[name] for name in names) for row in rows.to_pylist())
 
@@ -402,10 +397,8 @@ def test_a_table_that_is_dropped_says_so_and_is_copied_again_once_it_is_made(nig
 def test_a_lake_table_that_others_dropped_is_quarantined_until_its_button_has_it_read_again(
     night: Night, keep: Any
 ) -> None:
-    lake = f"{night.mesh.folder}/lake"
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}")
-    catalog.drop_table("shop.stock")
-    catalog.engine.dispose()
+    with catalogue(night.mesh.folder / "lake") as lake:
+        lake.drop_table("shop.stock")
     night.write("stock")
     night.says("CutlineTableQuarantined", "shop.stock", "retry", "cutline_tables_quarantined{", keep)
     page = night.pages["light"]

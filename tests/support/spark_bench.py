@@ -21,7 +21,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.clock import Clock
 from cutline.common.config.pipeline import PipelineConfig
@@ -44,6 +43,7 @@ from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
 from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support import records
+from tests.support.lake_tables import lake_table
 
 Row = dict[str, Any]
 EVERYWHERE = pytest.mark.parametrize("places", ["folders", pytest.param("s3", marks=pytest.mark.full)], indirect=True)
@@ -339,9 +339,7 @@ def by_pyiceberg(bench: SparkBench, table: str, tag: str | None = None) -> pa.Ta
 
 
 def pyiceberg_table(bench: SparkBench, table: str) -> Any:
-    warehouse = bench.journal.sink["warehouse"]
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}")
-    return catalog.load_table(table)
+    return lake_table(bench.journal.sink["warehouse"], table)
 
 
 def by_duckdb(bench: SparkBench, table: str, tag: str | None = None) -> pa.Table:

@@ -10,7 +10,6 @@ from typing import Any
 
 import duckdb
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
@@ -20,6 +19,7 @@ from cutline.services.sources.mysql.connection import quoted, quoted_table
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.spark_writer import session
 from tests.support.databases import CDC_PASSWORD, CDC_USER, Database
+from tests.support.lake_tables import lake_table
 from tests.support.lakes import savepoint, writing
 from tests.support.mesh import Mesh, connection
 from tests.support.spark_bench import load_iceberg
@@ -53,8 +53,7 @@ def in_source(source: Database, table: str) -> Rows:
 
 def in_lake(reader: Any, warehouse: str, table: str) -> dict[str, Rows]:
     """A lake table's rows as each engine reads them."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}")
-    loaded = catalog.load_table(split_table_id(table))
+    loaded = lake_table(warehouse, split_table_id(table))
     duck = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     load_iceberg(duck)
     found = {

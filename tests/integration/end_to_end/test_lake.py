@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.schema import Column, parse_type
 from cutline.services.sources.mysql.catalogue import table_schema
@@ -20,6 +19,7 @@ from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support.bank import ACCOUNTS, BALANCE, Bank
 from tests.support.databases import Database, MariaDB
 from tests.support.history import content, differences
+from tests.support.lake_tables import lake_table
 from tests.support.lakes import savepoint, writing
 from tests.support.mesh import Mesh, Pipeline, connection, place
 from tests.support.modelled_lake import Content
@@ -155,11 +155,10 @@ def test_values_and_keys_read_in_the_lake_as_the_source_prints_them(
             savepoint(pipeline, "second")
     reader = session.for_pipeline(spark, definition["sink"])
     warehouse = definition["sink"]["warehouse"]
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}")
     for name in tables:
         printed = _printed(source, name)
         assert len(printed) == {"many": 2 * len(VALUES), "words": 5, "reals": 3}[name.partition(".")[2]]
-        for rows in (reader.sql(f"SELECT * FROM lake.{name}").toArrow(), catalog.load_table(name).scan().to_arrow()):
+        for rows in (reader.sql(f"SELECT * FROM lake.{name}").toArrow(), lake_table(warehouse, name).scan().to_arrow()):
             found = [{key: _as_printed(value) for key, value in row.items()} for row in rows.to_pylist()]
             assert sorted(found, key=repr) == sorted(printed, key=repr), name
 

@@ -11,13 +11,13 @@ import duckdb
 import pyarrow as pa
 import pymysql
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pymysql.constants import ER
 
 from cutline.common.schema import META_FIELDS
 from cutline.spark_writer import session
 from cutline.spark_writer.sinks.iceberg.columns import quoted
 from tests.support.databases import Database
+from tests.support.lake_tables import lake_table
 from tests.support.lakes import savepoint, writing
 from tests.support.mesh import Mesh, connection
 from tests.support.spark_bench import load_iceberg
@@ -96,9 +96,7 @@ def test_a_column_may_have_any_name(
                 assert dict(zip(names, row, strict=True)) == dict(zip(names, wanted_row, strict=True)), by
 
     def read(names: list[str]) -> dict[str, pa.Table]:
-        warehouse = definition["sink"]["warehouse"]
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}")
-        table = catalog.load_table(f"{schema}.odd")
+        table = lake_table(definition["sink"]["warehouse"], f"{schema}.odd")
         duck = duckdb.connect(config={"allow_unsigned_extensions": "true"})
         load_iceberg(duck)
         return {

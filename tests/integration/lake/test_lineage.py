@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.jvm import Refused
 from tests.conftest import FULL
+from tests.support.lake_tables import lake_table
 from tests.support.spark_bench import LakeStart, Row, SparkBench, T, U, order, same, stock
 
 IDS = "_row_id", "_last_updated_sequence_number"
@@ -115,7 +115,7 @@ def test_a_merged_file_is_sorted_by_key_and_every_reader_reads_it(bench: SparkBe
     wanted = journal.at[newest][U.table_id]
     assert same(bench.rows(U.table_id), wanted)
     warehouse = journal.sink["warehouse"]
-    table = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse)).load_table(U.table_id)
+    table = lake_table(warehouse, U.table_id)
     arrow = table.scan().to_arrow()
     assert same((tuple(arrow.column_names), arrow.to_pylist()), wanted)
     only = table.scan(row_filter="item = 7", selected_fields=("amount",)).to_arrow()

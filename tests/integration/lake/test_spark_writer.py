@@ -19,7 +19,6 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.errors import ProtocolError
 from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE
@@ -29,6 +28,7 @@ from cutline.services.writer.staging import OpenChanges
 from cutline.spark_writer.sinks.iceberg import durable, local, on_spark, staged
 from cutline.spark_writer.sinks.iceberg.jvm import items
 from tests.support.busy_history import busy_history
+from tests.support.lake_tables import lake_table
 from tests.support.spark_bench import Row, SparkBench, T, U, load_iceberg, order, same, schema
 
 
@@ -254,9 +254,8 @@ def test_columns_are_added_renamed_dropped_and_widened_at_their_own_cut(bench: S
 def readers(bench: SparkBench, table: str) -> list[Row]:
     """Read `main` by PyIceberg and by DuckDB; both must agree; return it in the model's order."""
     warehouse = bench.journal.sink["warehouse"]
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse))
     wanted = bench.journal.at[max(bench.journal.at)][table]
-    by_pyiceberg = catalog.load_table(table).scan().to_arrow()
+    by_pyiceberg = lake_table(warehouse, table).scan().to_arrow()
     assert same((tuple(by_pyiceberg.column_names), by_pyiceberg.to_pylist()), wanted)
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     load_iceberg(connection)

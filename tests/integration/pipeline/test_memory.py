@@ -17,7 +17,6 @@ import numpy as np
 import psutil
 import pyarrow.compute as pc
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import High, Low, Position
@@ -29,6 +28,7 @@ from cutline.services.sources.mysql.chunk import read_chunk
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.kept import KeptConnection
 from tests.support.databases import Database, MariaDB, MySQL
+from tests.support.lake_tables import lake_table
 from tests.support.mesh import Mesh
 from tools.bench.meter import peak_mib
 from tools.bench.readers import in_a_fresh_process, place
@@ -256,8 +256,7 @@ def test_a_transaction_of_5_million_rows_reaches_the_lake_although_its_readers_d
         )
         most = {name: max(mib, first.get(name, 0)) for name, mib in peaks(mesh).items()}
     print(most)
-    warehouse = tmp_path / "lake"
-    table = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse)).load_table("d.t")
+    table = lake_table(tmp_path / "lake", "d.t")
     counts = {snapshot.snapshot_id: (snapshot.summary or {})["total-records"] for snapshot in table.snapshots()}
     assert {counts[entry.snapshot_id] for entry in table.history()} <= {"0", f"{ROWS}"}
     rows = total = 0

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.store.removal import Removal
@@ -22,6 +21,7 @@ from cutline.spark_writer.sinks.iceberg import files as files_of_the_lake
 from cutline.spark_writer.sinks.iceberg import upkeep
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.conftest import FULL
+from tests.support.lake_tables import lake_table
 from tests.support.spark_bench import EVERYWHERE, LakeStart, Row, SparkBench, T, U, newest, order, same, stock
 
 ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
@@ -53,7 +53,7 @@ def whole(bench: SparkBench) -> int:
     records = bench.journal.store.publications()
     named = {snapshot_of(record.tables[T.table_id].work.content): record.n for record in records}
     sink = bench.journal.sink["warehouse"]
-    table = SqlCatalog("lake", uri=f"sqlite:///{sink}/catalog.db", warehouse=str(sink)).load_table(T.table_id)
+    table = lake_table(sink, T.table_id)
     for snapshot in table.metadata.snapshots:
         by_spark = bench.rows(T.table_id, snapshot.snapshot_id)
         by_pyiceberg = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
