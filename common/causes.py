@@ -31,6 +31,7 @@ class Code(StrEnum):
     NO_TABLE = "no_table"
     LOCKED = "locked"
     FOREIGN_COMMIT = "foreign_commit"
+    RULE = "rule"
     LAKE = "lake"
     # of a pipeline or a service
     ASKED = "asked"
@@ -134,6 +135,11 @@ MEANINGS: Mapping[Code, Meaning] = {
             "Undo that commit and retry the table, or choose `accept` or `overwrite` (`cutline table lake`).",
         ),
         (
+            Code.RULE,
+            "The table's rule (`select` and `where` in `table_options`) can't be carried out.",
+            "Correct the rule as the message says, or the row that it fails on; then have the table read again.",
+        ),
+        (
             Code.LAKE,
             "The lake table can't be written or read.",
             "Repair the lake table, or drop it; then retry the table. One that was dropped is read again.",
@@ -225,7 +231,8 @@ MEANINGS: Mapping[Code, Meaning] = {
 }
 QUARANTINES = (
     Code.NO_KEY, Code.NOT_IN_BINLOG, Code.UNSUPPORTED, Code.VALUE, Code.SCHEMA_CHANGE, Code.RIGHTS, Code.SOURCE_SLOW,
-    Code.UNREADABLE, Code.NAME, Code.NO_TABLE, Code.PLACE, Code.FOREIGN_COMMIT, Code.LAKE, Code.OTHER,
+    Code.UNREADABLE, Code.NAME, Code.NO_TABLE, Code.PLACE, Code.FOREIGN_COMMIT, Code.RULE, Code.LAKE,
+    Code.OTHER,
 )  # fmt: skip
 """The codes of quarantined tables, which metrics count; any other counts as `other`."""
 

@@ -46,6 +46,7 @@ import pyarrow as pa
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import SourceLost
+from cutline.common.shape import Shape
 
 FIELD_ID = b"PARQUET:field_id"
 
@@ -186,7 +187,8 @@ class Column:
 
     `mysql_type` is COLUMN_TYPE as information_schema prints it (`int unsigned`, `enum('a','B')`, `datetime(6)`);
     `charset` is None unless the type is text; `initial_default` is the constant default, as text, of a column added by
-    DDL: older rows have this value. `element_id` is the field id of a VECTOR's elements.
+    DDL: older rows have this value. `element_id` is the field id of a VECTOR's elements. A column of the lake that no
+    source has is `computed`; its `mysql_type` is one with the same type in the lake.
     """
 
     name: str
@@ -197,6 +199,7 @@ class Column:
     generated: bool = False
     initial_default: str | None = None
     element_id: int | None = None
+    computed: bool = False
 
     @property
     def arrow(self) -> pa.Field:
@@ -243,7 +246,8 @@ class TableSchema:
     table has none; `retired` are names of columns that were dropped or renamed, which this generation may not use
     again; with `booleans` (an option of the pipeline) TINYINT(1) is boolean, except in the key, where 1 and 2 must stay
     distinct; with `longs` (an option too) BIGINT UNSIGNED is int64; `charset` is the default for new text columns;
-    `shown` are the lake's columns, by field id, if they differ from `columns`.
+    `shown` are the lake's columns, by field id, if they differ from `columns`; `shape` is the rule, if there is one, by
+    which the lake's rows are made of these.
     """
 
     table_id: str
@@ -256,6 +260,7 @@ class TableSchema:
     charset: str = "utf8mb4"
     shown: tuple[Column, ...] | None = None
     unique_key: bool = False
+    shape: Shape | None = None
 
     @cached_property
     def hash(self) -> str:
@@ -358,7 +363,8 @@ class TableSchema:
             "charset": self.charset,
             "shown": None if self.shown is None else [column.to_json() for column in self.shown],
         }
-        return body | {name: True for name in ("booleans", "longs", "unique_key") if getattr(self, name)}
+        body |= {name: True for name in ("booleans", "longs", "unique_key") if getattr(self, name)}
+        return body if self.shape is None else body | {"shape": self.shape.to_json()}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], name: str | None = None) -> TableSchema:
@@ -374,6 +380,7 @@ class TableSchema:
             unique_key=body.get("unique_key", False),
             charset=body["charset"],
             shown=None if body["shown"] is None else tuple(Column.from_json(column) for column in body["shown"]),
+            shape=None if body.get("shape") is None else Shape.from_json(body["shape"]),
         )
         if name is not None:
             schema.__dict__["hash"] = name

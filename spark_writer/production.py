@@ -22,6 +22,7 @@ from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.purging import purge
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.transform.shaping import Shaping
 
 logger = logging.getLogger("cutline.spark_writer")
 
@@ -49,7 +50,8 @@ class Spark:
     def open(self, store: PipelineStore, version: int) -> Sink:
         """See `Engine`."""
         lake, config = self._lake(store, version)
-        return IcebergSink(store, lake, engine=config.sink.engine, retention=config.retention)
+        shaping = Shaping(store, lake.jvm.session)
+        return IcebergSink(store, lake, shaping, engine=config.sink.engine, retention=config.retention)
 
     def purge(self, store: PipelineStore, version: int) -> int:
         """See `Engine`."""

@@ -1,4 +1,4 @@
-"""Options for single tables, in the pipeline file: how they are chunked, identified, sorted and partitioned."""
+"""Options for single tables, in the pipeline file: how they are chunked, identified, shaped, sorted and partitioned."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cutline.common.config.faults import Strict, fault
 from cutline.common.config.globs import glob_problem, select_tables
+from cutline.common.shape import Shape
 
 OUR_PROPERTIES = frozenset(
     (
@@ -99,6 +100,17 @@ class TableOptions(Strict):
         description="indexed NOT NULL columns that identify a row by your own guarantee, in a table without a key;"
         " duplicate rows quarantine the table",
     )
+    select: Names = Field(
+        default=(),
+        exclude_if=lambda items: not items,
+        description="the lake's columns, as items of a SELECT list in Spark SQL over the source's: `*`, `id`,"
+        " `price * 2 AS double_price`, `* EXCEPT (note)`",
+    )
+    where: str | None = Field(
+        default=None,
+        exclude_if=lambda condition: condition is None,
+        description="a condition in Spark SQL over the source's columns; the lake has the rows for which it is true",
+    )
     properties: dict[str, Scalar] = Field(
         default_factory=dict,
         exclude_if=lambda properties: not properties,
@@ -128,6 +140,14 @@ class TableOptions(Strict):
             if name.startswith(("cutline.", "write.metadata.metrics.column.")) or name in OUR_PROPERTIES:
                 raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets", "remove it")
         return properties
+
+    @field_validator("select", "where", mode="after")
+    @classmethod
+    def _not_blank(cls, given: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+        for text in (given,) if isinstance(given, str) else given or ():
+            if not text.strip():
+                raise fault("has an empty expression in select or where", "write one in Spark SQL, or remove it")
+        return given
 
     @field_validator("sort", mode="after")
     @classmethod
@@ -165,6 +185,13 @@ class TableOptions(Strict):
         if self.chunk_by and self.identity:
             raise fault("has identity and chunk_by", "a table with an identity is chunked by it, so keep one")
         return self
+
+    @property
+    def shape(self) -> Shape | None:
+        """What the rows become by `select` and `where`; None: they stay as they are."""
+        if not self.select and self.where is None:
+            return None
+        return Shape(select=self.select or ("*",), where=self.where)
 
 
 def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:

@@ -22,6 +22,7 @@ Layout below the folder of a pipeline, `{store}/{name}.{id}/` (lives.py):
 | `purged.json` | the lake has nothing more of a pipeline that is being deleted | the Spark writer |
 | `conditions/{n:010d}.json` | what a person had to act on, its begin or end (condition_log.py) | the control service |
 | `index/{table}.{nonce}.keys` | where some of a lake table's keys are; made again if missing | the Spark writer |
+| `shaped/{w:010d}.{nonce}.parquet` | what a table's rule made of a staged file, until applied | the Spark writer |
 
 No file is ever overwritten. A journal slot, a publication, a claim and the definition are *put if absent*: of all
 writers that try, exactly one succeeds, and its file is whole and durable, or absent. On files: a temporary file, fsync,
@@ -70,15 +71,16 @@ from cutline.common.store.records import (
     Publication,
     PublishedTable,
     TableEntry,
-)
+)  # fmt: skip
 from cutline.common.store.removal import FILE_NAME, Removal, entry_body
+from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.staging_file import StagingFile
 
 _COPY_BYTES = 1 << 20
 _SCHEMAS_CACHED = 2048
 _FOLDERS = (
     "journal", "parts", "staged", "publications", "schemas", "spark", "index", "released", "retired",
-    "definitions", "conditions",
+    "definitions", "conditions", "shaped",
 )  # fmt: skip
 _DELETING, _PURGED = "deleting.json", "purged.json"
 
@@ -529,6 +531,10 @@ class PipelineStore:
     def index_files(self, *, copied: bool = False) -> IndexFiles:
         """Return the files of the lake tables' key indexes; `copied` as IndexFiles has it."""
         return IndexFiles(self._folder, "index", copied=copied)
+
+    def shaped_files(self, w: int) -> ShapedFiles:
+        """Return the files that start `w` of the Spark writer makes by rules."""
+        return ShapedFiles(self._folder, w)
 
     # Envelopes and paths
 

@@ -18,6 +18,7 @@ from cutline.common.mesh.messages import Key
 from cutline.common.mesh.topology import READER, STREAM_READER, Topology
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
+from cutline.common.shape import Shape
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import Anew, CheckpointEntry, Entry
 from cutline.services.enumerator.requests import Request
@@ -311,7 +312,8 @@ class TableFound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesFound(Event):
     """New tables that the pipeline's globs match, and the known tables that are `unseen` now: gone or not readable.
-    `unselected` are the known tables that the globs of a later definition do not match.
+    `unselected` are the known tables that the globs of a later definition do not match, `shapes` the rules that it has
+    for known tables (None: that was no question).
 
     When the pipeline begins also: `start`, if the stream starts without a snapshot, with the low after which the tables
     were `looked_at`; and `stop`, if the pipeline has one.
@@ -320,6 +322,7 @@ class TablesFound(Event):
     tables: tuple[TableFound, ...]
     unseen: frozenset[str] = frozenset()
     unselected: frozenset[str] = frozenset()
+    shapes: Mapping[str, Shape] | None = None
     start: tuple[Low, High] | None = None
     looked_at: Low | None = None
     stop: Stop | None = None

@@ -69,6 +69,7 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, WAITING
 from cutline.common.positions import Low, Position, Stop
+from cutline.common.shape import Shape
 from cutline.common.store.records import Anew, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
 from cutline.services.enumerator.events import (
@@ -256,10 +257,21 @@ class Enumerator:
                 effects += self.include(dataclasses.replace(table, low=low, high=high), found.looked_at)
         for name in sorted(found.unselected & self.tables.keys()):
             effects += remove(self, self.tables[name])
+        if found.shapes is not None:
+            effects += self._reshaped(found.shapes)
         unseen = [self.tables[name] for name in sorted(found.unseen & self.tables.keys())]
         quarantined = (table for table in unseen if table.phase == QUARANTINED and not table.awaited)
         effects += [DescribeTable(table_id=t.table_id, generation=t.generation) for t in quarantined]
         return effects + self.splits.hand_out()
+
+    def _reshaped(self, shapes: Mapping[str, Shape]) -> list[Effect]:
+        """Read those tables again whose rule is another one by now."""
+        effects: list[Effect] = []
+        for name, table in list(self.tables.items()):
+            if table.schema is not None and table.schema.shape != shapes.get(name):
+                cause = Cause(Code.ASKED, f"the rule of {name} (select and where in table_options) was changed")
+                effects += self.fail(name, table.generation, cause, restart=True)
+        return effects
 
     @property
     def ended(self) -> bool:

@@ -16,6 +16,7 @@ from typing import TypeVar
 from cutline.common.causes import Cause, Code, joined
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import (
     CutlineError,
     NextGeneration,
@@ -27,6 +28,7 @@ from cutline.common.errors import (
 )
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
+from cutline.common.shape import Shape
 from cutline.common.status.pipeline_status import BinlogStatus
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.common.threads import Threads
@@ -242,7 +244,8 @@ class SourceReader:
                 if not begins:
                     unselected = known.difference(self.config.select(known))
                     unseen = known.difference(existing, unselected)
-                    return TablesFound(tables=found, unseen=unseen, unselected=unselected)
+                    shapes = self._shapes(known)
+                    return TablesFound(tables=found, unseen=unseen, unselected=unselected, shapes=shapes)
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
             case FindPlace(table_id=table_id, generation=generation, low=low):
@@ -261,6 +264,13 @@ class SourceReader:
                 ))  # fmt: skip
         raise TypeError(f"{type(question).__name__} is no question about the source")
 
+    def _shapes(self, names: Collection[str]) -> dict[str, Shape]:
+        """The rules that the definition has for these tables."""
+        if all(options.shape is None for options in self.config.table_options):
+            return {}
+        shapes = {name: self.config.options_of(name).shape for name in names}
+        return {name: shape for name, shape in shapes.items() if shape is not None}
+
     def _describe(self, names: Sequence[str], connection: Connection, server: Server) -> dict[str, TableFound]:
         options = {name: self.config.options_of(name) for name in names}
         asked = [
@@ -274,9 +284,9 @@ class SourceReader:
             keyless=self.config.keyless == "append",
             unlogged_cascades=self.config.unlogged_cascades == "allow",
         )
-        return {name: self._table_found(name, info, options[name].chunk_rows) for name, info in found.items()}
+        return {name: self._table_found(name, info, options[name]) for name, info in found.items()}
 
-    def _table_found(self, table_id: str, info: TableInfo | SourceLost, chunk_rows: int | None) -> TableFound:
+    def _table_found(self, table_id: str, info: TableInfo | SourceLost, options: TableOptions) -> TableFound:
         # Created since the start, which refuses it.
         for fault in reserved.taken([table_id], self.config.sink.own_namespace):
             return TableFound(table_id=table_id, fault=fault)
@@ -293,11 +303,12 @@ class SourceReader:
                 info.schema,
                 booleans=self.config.values.tinyint1 == "boolean",
                 longs=self.config.values.bigint_unsigned == "long",
+                shape=options.shape,
             ),
             estimate=info.rows,
             row_bytes=info.row_bytes,
             integer_key=info.integer_key,
-            chunk_rows=chunk_rows,
+            chunk_rows=options.chunk_rows,
             chunk_key=() if info.chunk_key == info.schema.key else info.chunk_key,
         )
 

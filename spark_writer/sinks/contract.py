@@ -18,6 +18,7 @@ Calls for several tables come from several threads, calls for one table one at a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +27,7 @@ from cutline.common.errors import ConfigError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
 from cutline.common.journal.view import JournalView
+from cutline.common.schema import TableSchema
 from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.records import Content, Publication, Work
 from cutline.spark_writer.sinks.side_by_side import SideBySide
@@ -75,6 +77,19 @@ class ForeignCommit(TableFault):
         """Take the sentence and its remedy."""
         super().__init__(cause, remedy)
         self.foreign = foreign
+
+
+class Shaping(Protocol):
+    """The rules of one pipeline's tables, for one start (spark_writer/transform/)."""
+
+    def begin(self, w: int) -> None:
+        """Begin start `w`."""
+
+    def target(self, schema: TableSchema) -> TableSchema:
+        """The sink's schema of a table with this schema at the source."""
+
+    def shaped(self, step: TableStep) -> AbstractContextManager[TableStep]:
+        """The step after its table's rule: the sink's schema, and files of its rows for as long as the `with` lasts."""
 
 
 class Upkeep(Protocol):

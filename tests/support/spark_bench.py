@@ -42,6 +42,7 @@ from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
 from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from cutline.spark_writer.transform.shaping import Shaping
 from tests.support import records
 from tests.support.lake_tables import lake_table
 
@@ -209,7 +210,8 @@ class SparkBench:
 
     def sink(self, **settings: Any) -> IcebergSink:
         """The sink of a start."""
-        return IcebergSink(self.journal.store, self.lake(), **settings)
+        lake = self.lake()
+        return IcebergSink(self.journal.store, lake, Shaping(self.journal.store, lake.jvm.session), **settings)
 
     def driver(self, lead: Lead) -> Driver:
         """What serves the pipeline in a thread, on this Spark."""

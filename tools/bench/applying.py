@@ -22,6 +22,7 @@ from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.transform.shaping import Shaping
 from tests.support import records
 from tests.support.spark_cluster import Cluster
 from tools.bench.readers import Figures
@@ -84,7 +85,10 @@ class Applied:
         self._store.put_entry(records.checkpoint(slot, 1, staged=tuple(self._staged), tables={TABLE_ID: entry}))
         self._staged = []
         self._incarnation = self._incarnation or Incarnation(
-            self._store, IcebergSink(self._store, self._lake, engine=self._engine)
+            self._store,
+            IcebergSink(
+                self._store, self._lake, Shaping(self._store, self._lake.jvm.session), engine=self._engine
+            ),
         )
         if not self._incarnation.step() or self._incarnation.progress.quarantined:
             raise RuntimeError(f"checkpoint {slot} was not applied: {self._incarnation.progress.quarantined}")

@@ -237,7 +237,11 @@ def _rates(config: PipelineConfig) -> tuple[float, float]:
 _EFFECTS: Sequence[tuple[str, str]] = (
     ("tags", "shown in lists at once"),
     ("tables", "tables that match newly are read with their history, and those that match no more are removed"),
-    ("table_options", "in force for a table when it is read the next time"),
+    (
+        "table_options",
+        "tables whose select or where differs are read again, and the lake shows their old rows until then; all else is"
+        " in force for a table when it is read the next time",
+    ),
     ("source.", "the pipeline goes on at the same place of the binlog there, so it must be the same history"),
     ("snapshot.", "in force for the chunks that are read from then on"),
 )

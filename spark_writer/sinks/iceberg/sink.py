@@ -29,7 +29,7 @@ from cutline.common.journal.view import JournalView
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.sinks.contract import Foreign
+from cutline.spark_writer.sinks.contract import Foreign, Shaping
 from cutline.spark_writer.sinks.iceberg import local, on_spark
 from cutline.spark_writer.sinks.iceberg.catalogue import network_volume_of
 from cutline.spark_writer.sinks.iceberg.changes import append, replace_all, rewrite, upsert
@@ -72,6 +72,7 @@ class IcebergSink:
         self,
         store: PipelineStore,
         lake: Lake,
+        shaping: Shaping,
         *,
         engine: str = AUTO,
         retention: RetentionConfig | None = None,
@@ -80,6 +81,7 @@ class IcebergSink:
         """`store` has the staged files and the key indexes; `engine` is the setting `sink.engine`."""
         self._store = store
         self._lake = lake
+        self._shaping = shaping
         self.engine = engine
         self._retention = retention or RetentionConfig()
         self._clock = clock
@@ -95,6 +97,7 @@ class IcebergSink:
         """See `Sink`."""
         w, store, lake = progress.w, self._store, self._lake
         lake.w, self.branch = w, branch_of(w)
+        self._shaping.begin(w)
         lake.grace_began = lambda: self._clock.time() - self._retention.grace_seconds
         self.publications = Publications(lake, w)
         shared = network_volume_of(Path(store.location("index"))) is not None
@@ -129,7 +132,11 @@ class IcebergSink:
         return None if theirs is None else foreign_of(theirs)
 
     def apply(self, step: TableStep, done: Work | None, *, checkpoint: int) -> Work:
-        """See `Sink`: the step's chunks or a TRUNCATE, then its changes."""
+        """See `Sink`: the step's chunks or a TRUNCATE, then its changes, after the table's rule."""
+        with self._shaping.shaped(step) as shaped:
+            return self._apply(shaped, done, checkpoint=checkpoint)
+
+    def _apply(self, step: TableStep, done: Work | None, *, checkpoint: int) -> Work:
         table = self.tables.get(step.table_id, create=done is None)
         table.check_writable()
         head = snapshot_of(done.content) if done is not None else None
@@ -203,7 +210,7 @@ class IcebergSink:
         before: TableSchema | None = None
         if not layout.defaults:
             with suppress(ProtocolError):  # the sweep removed it; then the rows are written anew in any case
-                before = self._store.schemas([done.schema])[done.schema]
+                before = self._shaping.target(self._store.schemas([done.schema])[done.schema])
         files = list(table.contents(head).files.values()) if must_fill(before, layout) else []
         if not files:
             return head

@@ -338,13 +338,14 @@ from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.transform.shaping import Shaping
 store = Store(sys.argv[1]).pipeline("shop")
 spark = session.start({"spark.driver.memory": "512m"})
 def reached(step):
     print("reached", step, flush=True)
     sys.stdin.readline()
 lake = Lake(session.for_pipeline(spark, store.definition()["sink"]), Owner(name="shop", id=store.id))
-incarnation = Incarnation(store, IcebergSink(store, lake), reached=reached)
+incarnation = Incarnation(store, IcebergSink(store, lake, Shaping(store, lake.jvm.session)), reached=reached)
 while incarnation.step():
     pass
 print("done", flush=True)

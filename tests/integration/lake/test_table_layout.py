@@ -18,6 +18,7 @@ from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
 from cutline.spark_writer.sinks.iceberg.table import Wanted
+from cutline.spark_writer.transform.shaping import Shaping
 from tests.support.spark_bench import (
     LakeStart,
     SparkBench,
@@ -294,7 +295,7 @@ def test_the_format_version_is_a_tables_own_option_or_the_sinks(bench: SparkBenc
     journal.chunk(T, [order(1)])
     journal.chunk(U, [stock(1, 1)])
     journal.checkpoint()
-    made = LakeStart(journal.store, IcebergSink(journal.store, lake))
+    made = LakeStart(journal.store, IcebergSink(journal.store, lake, Shaping(journal.store, lake.jvm.session)))
     bench.apply(made)
     made.close()
     assert [version_of(bench, name) for name in ("shop.orders", "shop.stock", "_cutline.publications")] == [3, 2, 2]

@@ -4,16 +4,18 @@ source and lake is replaced."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from cutline.common.config.pipeline import PipelineConfig, RetentionConfig
+from cutline.common.journal.plan import TableStep
 from cutline.common.mesh import host as mesh_host
 from cutline.common.mesh import loop as mesh_loop
 from cutline.common.mesh.ports import Pools, Ports
+from cutline.common.schema import TableSchema
 from cutline.common.store import commands as commands_module
 from cutline.common.store import lives as lives_module
 from cutline.common.store import store as store_module
@@ -113,6 +115,19 @@ def simulated(world: LivesWorld) -> Iterator[None]:
             vars(module).update(names)
 
 
+class Unshaped:
+    """Rules in a world whose tables have none."""
+
+    def begin(self, w: int) -> None:
+        pass
+
+    def target(self, schema: TableSchema) -> TableSchema:
+        return schema
+
+    def shaped(self, step: TableStep) -> AbstractContextManager[TableStep]:
+        return nullcontext(step)
+
+
 class Engine:
     """The modelled lake of the world, in place of Spark."""
 
@@ -127,8 +142,9 @@ class Engine:
         return Lake(self.world, None, owner_of(store.life, config))
 
     def open(self, store: PipelineStore, version: int) -> sink.IcebergSink:
+        shaping = Unshaped()
         return sink.IcebergSink(
-            store, self._lake(store, version), engine="local", retention=RETENTION, clock=self.world.clock
+            store, self._lake(store, version), shaping, engine="local", retention=RETENTION, clock=self.world.clock
         )
 
     def purge(self, store: PipelineStore, version: int) -> int:

@@ -1,0 +1,229 @@
+package cutline;
+
+import java.io.BufferedOutputStream;
+import java.io.FileInputStream;
+import java.io.FileOutputStream;
+import java.io.OutputStream;
+import java.nio.channels.Channels;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.BasePredicate;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.Literal$;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.expressions.Predicate$;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.arrow.ArrowWriter;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Spark SQL expressions over the columns of one table, analysed by Spark and evaluated in this JVM without a job: by
+ * the code that Catalyst generates for them, row by row, from Arrow to Arrow. rule.py decides what they mean.
+ */
+public class Expressions {
+    private List analysed;
+    private List optimized;
+    private List inputs;
+    private List chosen;
+    private Expression condition;
+    private List<Attribute> needed;
+    private StructType made;
+
+    /** Makes them, since a class that is compiled at run time is reached by an object of it. */
+    public static class Maker {
+        public Maker() {}
+
+        /** Analyse these items of a SELECT list over columns of this schema (JSON); an AnalysisException of Spark's. */
+        public Expressions make(SparkSession session, String schema, List items) {
+            Expressions found = new Expressions();
+            JavaSparkContext context = JavaSparkContext.fromSparkContext(session.sparkContext());
+            Dataset rows = session.createDataFrame(context.emptyRDD(), (StructType) DataType.fromJson(schema));
+            QueryExecution query = rows.selectExpr((String[]) items.toArray(new String[0])).queryExecution();
+            LogicalPlan plan = query.analyzed();
+            found.inputs = CollectionConverters.asJava(rows.queryExecution().analyzed().output());
+            found.analysed = listOf(plan, found.inputs);
+            found.optimized = found.analysed == null ? (List) null : listOf(query.optimizedPlan(), found.inputs);
+            return found;
+        }
+
+        private static List listOf(LogicalPlan plan, List inputs) {
+            if (plan instanceof Project && ((Project) plan).child().children().isEmpty()) {
+                return CollectionConverters.asJava(((Project) plan).projectList());
+            }
+            return plan.children().isEmpty() && plan.output().size() == inputs.size()
+                    ? CollectionConverters.asJava(plan.output())
+                    : null;
+        }
+    }
+
+    private Expressions() {}
+
+    /** Whether each row gives one row by itself: no aggregate, window, generator or query. */
+    public boolean areOfOneRow() {
+        return optimized != null;
+    }
+
+    /** How many results there are. */
+    public int size() {
+        return analysed.size();
+    }
+
+    /** The name of a result. */
+    public String name(int at) {
+        return ((NamedExpression) analysed.get(at)).name();
+    }
+
+    /** The type of a result, as Spark's JSON has it. */
+    public String type(int at) {
+        return ((Expression) analysed.get(at)).dataType().json();
+    }
+
+    /** Which input a result is as it stands, -1 if it is computed. */
+    public int input(int at) {
+        Object found = analysed.get(at);
+        Expression inner = found instanceof Alias ? ((Alias) found).child() : (Expression) found;
+        for (int i = 0; inner instanceof Attribute && i < inputs.size(); i++) {
+            if (((Attribute) inputs.get(i)).exprId().equals(((Attribute) inner).exprId())) {
+                return i;
+            }
+        }
+        return -1;
+    }
+
+    /** The names of the functions in a result whose value does not depend on its row alone. */
+    public List unsteady(int at) {
+        List<String> found = new ArrayList<String>();
+        collect((Expression) analysed.get(at), found);
+        return found;
+    }
+
+    private static void collect(Expression expression, List<String> found) {
+        String name = expression.getClass().getSimpleName();
+        boolean own = expression.children().isEmpty() || childrenAreSteady(expression);
+        if ((!expression.deterministic() && own)
+                || name.startsWith("Current")
+                || name.equals("Now")
+                || name.equals("LocalTimestamp")
+                || expression instanceof PlanExpression) {
+            found.add(expression.prettyName());
+            return;
+        }
+        Iterator children = CollectionConverters.asJava(expression.children()).iterator();
+        while (children.hasNext()) {
+            collect((Expression) children.next(), found);
+        }
+    }
+
+    private static boolean childrenAreSteady(Expression expression) {
+        Iterator children = CollectionConverters.asJava(expression.children()).iterator();
+        while (children.hasNext()) {
+            if (!((Expression) children.next()).deterministic()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /**
+     * Choose the results that are to be evaluated; the inputs that they need, in the order in which batches have them.
+     * If `filters`, the last one is a condition, and a row for which it is not true gets nulls.
+     */
+    public List choose(List results, boolean filters) {
+        chosen = new ArrayList();
+        needed = new ArrayList<Attribute>();
+        List names = new ArrayList();
+        StructField[] fields = new StructField[results.size()];
+        for (int i = 0; i < fields.length; i++) {
+            Expression each = (Expression) optimized.get(((Integer) results.get(i)).intValue());
+            boolean last = filters && i == fields.length - 1;
+            condition = last ? each : null;
+            chosen.add(last ? Literal$.MODULE$.TrueLiteral() : each);
+            fields[i] = new StructField("" + i, each.dataType(), true, org.apache.spark.sql.types.Metadata.empty());
+        }
+        made = new StructType(fields);
+        for (int i = 0; i < inputs.size(); i++) {
+            Attribute input = (Attribute) inputs.get(i);
+            for (int j = 0; j < chosen.size(); j++) {
+                Expression each = j == chosen.size() - 1 && condition != null ? condition : (Expression) chosen.get(j);
+                if (each.references().contains(input)) {
+                    needed.add(input);
+                    names.add(input.name());
+                    break;
+                }
+            }
+        }
+        if (names.isEmpty()) { // a batch without a column would lose the number of its rows
+            needed.add((Attribute) inputs.get(0));
+            names.add(((Attribute) inputs.get(0)).name());
+        }
+        return names;
+    }
+
+    /** Evaluate the chosen results: batches of the needed inputs from one file of Arrow's stream format to another. */
+    public void evaluate(String from, String to) throws Exception {
+        UnsafeProjection projection =
+                UnsafeProjection.create(
+                        CollectionConverters.asScala(chosen).toSeq(), CollectionConverters.asScala((List) needed).toSeq());
+        BasePredicate predicate =
+                condition == null
+                        ? (BasePredicate) null
+                        : Predicate$.MODULE$.create(condition, CollectionConverters.asScala((List) needed).toSeq());
+        InternalRow nulls = new GenericInternalRow(chosen.size());
+        BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("expressions", 0, Long.MAX_VALUE);
+        FileInputStream in = new FileInputStream(from);
+        OutputStream out = new BufferedOutputStream(new FileOutputStream(to), 1 << 20);
+        ArrowStreamReader reader = new ArrowStreamReader(in, allocator);
+        VectorSchemaRoot root =
+                VectorSchemaRoot.create(ArrowUtils.toArrowSchema(made, "UTC", true, false), allocator);
+        try {
+            ArrowWriter rows = ArrowWriter.create(root);
+            ArrowStreamWriter writer = new ArrowStreamWriter(root, null, Channels.newChannel(out));
+            writer.start();
+            VectorSchemaRoot source = reader.getVectorSchemaRoot();
+            ColumnVector[] columns = new ColumnVector[source.getFieldVectors().size()];
+            while (reader.loadNextBatch()) {
+                for (int i = 0; i < columns.length; i++) {
+                    columns[i] = new ArrowColumnVector((FieldVector) source.getFieldVectors().get(i));
+                }
+                Iterator each = new ColumnarBatch(columns, source.getRowCount()).rowIterator();
+                while (each.hasNext()) {
+                    InternalRow row = (InternalRow) each.next();
+                    rows.write(predicate == null || predicate.eval(row) ? projection.apply(row) : nulls);
+                }
+                rows.finish();
+                writer.writeBatch();
+                rows.reset();
+            }
+            writer.end();
+        } finally {
+            out.close();
+            root.close();
+            reader.close();
+            allocator.close();
+        }
+    }
+}

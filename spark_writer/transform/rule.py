@@ -1,0 +1,254 @@
+"""A table's rule as Spark understands it: the lake's columns and key, and the values of computed columns.
+
+Catalyst, Spark's own optimizer and generator of code, evaluates expressions in the driver's JVM, batch by batch from
+Arrow to Arrow (Expressions.java): so a small batch costs no Spark job. Columns that a rule only chooses or renames do
+not go there. A condition is evaluated before the columns, which are not computed for a row that it leaves out.
+
+Field ids: computed columns have 1, 2, ... in the order of the rule, the source's columns theirs shifted behind these.
+So a column that the source gets by a DDL in place, and that `*` then has, disturbs no other.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cutline.common.causes import Code
+from cutline.common.ops import Op, is_any
+from cutline.common.schema import META_FIELDS, OP, Column, TableSchema
+from cutline.common.shape import Shape
+from cutline.spark_writer.compiled import one_of
+from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks.contract import TableFault
+
+_SOURCE = Path(__file__).with_name("Expressions.java")
+_KEPT = "kept "
+"""The condition's name among the expressions: no column's name ends in a space."""
+_TYPES = {
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "boolean": "bit(1)",
+    "string": "longtext",
+    "binary": "longblob",
+    "date": "date",
+    "timestamp": "timestamp(6)",
+    "timestamp_ntz": "datetime(6)",
+}
+"""By the name of Spark's type, a type of the source that the lake has alike."""
+_GONE = (Op.DELETE, Op.BEFORE, Op.TRUNCATE)
+"""Operations whose row is not there afterwards, so that nothing is computed for it."""
+
+
+class RuleFault(TableFault):
+    """A table's rule can't be carried out; only that table is concerned."""
+
+    code = Code.RULE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a table's rule makes of rows of the schema `source`: rows of `target`, the lake's.
+
+    `plain` are the columns that the source has too: the names there, by the names in the lake. `computed` are the names
+    of the others, in the order in which `expressions` gives them; `needed` are the source's columns that these need.
+    `filters`: whether a condition comes after them. `expressions` is None where nothing is to be evaluated.
+    """
+
+    source: TableSchema
+    target: TableSchema
+    plain: dict[str, str]
+    computed: tuple[str, ...]
+    filters: bool
+    expressions: Any
+    needed: tuple[str, ...]
+
+    def chunk(self, rows: pa.Table) -> pa.Table:
+        """The lake's rows of those that a SELECT gave."""
+        found = self._evaluated(rows)
+        if self.filters:
+            keeps = found[_KEPT]
+            rows, found = rows.filter(keeps), found.filter(keeps)
+        return self._in_lake(rows, found)
+
+    def changes(self, changes: pa.Table) -> pa.Table:
+        """The changes of lake rows. One that leaves out its row deletes it, since the row may have been there before;
+        without a key it is left out, as such tables have inserts only.
+        """
+        there = pc.invert(is_any(changes[OP], *_GONE))
+        found = self._evaluated(changes.filter(there))
+        at = pc.if_else(there, pc.subtract(pc.cumulative_sum(pc.cast(there, pa.int64())), 1), None)
+        found = found.take(at)  # null for a row that is gone
+        if self.filters:
+            out = pc.and_(there, pc.invert(pc.fill_null(found[_KEPT], False)))
+            if self.target.key:
+                place = changes.schema.get_field_index(OP)
+                ops = pc.if_else(out, Op.DELETE.value, changes[OP].cast(pa.string()))
+                changes = changes.set_column(place, OP, ops)
+            else:
+                changes, found = changes.filter(pc.invert(out)), found.filter(pc.invert(out))
+        lake = self._in_lake(changes, found)
+        meta = [changes[field.name] for field in META_FIELDS]
+        return pa.Table.from_arrays([*lake.columns, *meta], schema=pa.schema([*lake.schema, *META_FIELDS]))
+
+    def _in_lake(self, rows: pa.Table, found: pa.Table) -> pa.Table:
+        """Put the columns of the source and the computed ones together, in the lake's order and types."""
+        columns = [
+            (rows[self.plain[field.name]] if field.name in self.plain else found[field.name]).cast(field.type)
+            for field in self.target.arrow
+        ]
+        return pa.Table.from_arrays(columns, schema=self.target.arrow)
+
+    def _evaluated(self, rows: pa.Table) -> pa.Table:
+        """The computed columns of these rows by name, and where the rule has a condition, whether it is true (`_KEPT`);
+        the others are null where it is not.
+        """
+        names = [*self.computed, *([_KEPT] if self.filters else [])]
+        if not names:
+            return pa.table({"": pa.nulls(rows.num_rows)})
+        inputs = rows.select(self.needed)
+        with tempfile.TemporaryDirectory(prefix="cutline-rule-") as folder:
+            before, after = f"{folder}/before", f"{folder}/after"
+            with pa.OSFile(before, "wb") as file, pa.ipc.new_stream(file, inputs.schema) as stream:
+                stream.write_table(inputs)
+            try:
+                self.expressions.evaluate(before, after)
+            except (Py4JJavaError, PySparkException) as error:
+                raise RuleFault(
+                    f"the rule of {self.source.table_id} failed on a row: {first_line(error)}",
+                    "correct select or where in table_options, or the row, and have the table read again",
+                ) from error
+            with pa.OSFile(after, "rb") as file:
+                return pa.ipc.open_stream(file).read_all().rename_columns(names)
+
+
+def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
+    """Have Spark analyse the rule of a table with this schema. Raises RuleFault with Spark's own sentence."""
+    expressions = _analysed(session, source, source.columns, shape)
+    size = expressions.size()
+    inputs = [expressions.input(at) for at in range(size)]
+    filters = shape.where is not None
+    chosen = [at for at in range(size - filters) if inputs[at] < 0]
+    target, plain = _target(source, source.columns, expressions, shape)
+    if source.shown is not None:
+        shown = _target(source, source.shown, _analysed(session, source, source.shown, shape), shape)[0].columns
+        target = replace(target, shown=shown)
+    # By this name the journal and the work of the table know both, since one follows from the other.
+    target.__dict__["hash"] = source.hash
+    computed = tuple(expressions.name(at) for at in chosen)
+    evaluated = [*chosen, *([size - 1] if filters else [])]
+    return Rule(
+        source=source,
+        target=target,
+        plain=plain,
+        computed=computed,
+        filters=filters,
+        expressions=expressions if evaluated else None,
+        needed=tuple(expressions.choose(_java_list(session, evaluated), filters)) if evaluated else (),
+    )
+
+
+def _analysed(session: SparkSession, source: TableSchema, columns: Sequence[Column], shape: Shape) -> Any:
+    """Spark's analysis (`Expressions` in Java) of a rule over these columns of a table; RuleFault if it has none."""
+    maker = one_of(session.sparkContext, _SOURCE, "Expressions$Maker")
+    fields = pa.schema([source.field(column) for column in columns])
+    schema = from_arrow_schema(fields, prefer_timestamp_ntz=True).json()
+    items = list(shape.select)
+    if shape.where is not None:
+        items.append(f"(\n{shape.where}\n) AS `{_KEPT}`")
+    for some in ([items] if len(items) == 1 else [*([item] for item in items), items]):
+        written = shape.where if some[0].endswith(f"`{_KEPT}`") else some[0]
+        about = f"{written!r} in table_options of {source.table_id}"
+        try:
+            found = maker.make(cast(Any, session)._jsparkSession, schema, _java_list(session, some))
+        except (Py4JJavaError, PySparkException) as error:
+            raise RuleFault(f"{about} is refused by Spark: {first_line(error)}", "correct it") from error
+        if not found.areOfOneRow():
+            raise RuleFault(
+                f"{about} does not make one row of each row by itself, as an aggregate, a window or a generator",
+                "use functions of one row",
+            )
+        for at in range(found.size()):
+            if unsteady := list(found.unsteady(at)):
+                raise RuleFault(
+                    f"{about} uses {', '.join(unsteady)}, whose value does not depend on the row alone",
+                    "use columns and functions of them",
+                )
+    if shape.where is not None and found.type(found.size() - 1) != '"boolean"':
+        kind = found.type(found.size() - 1).strip('"')
+        raise RuleFault(f"where of {source.table_id} is of the type {kind}", "make it a condition")
+    return found
+
+
+def _target(
+    source: TableSchema, columns: Sequence[Column], expressions: Any, shape: Shape
+) -> tuple[TableSchema, dict[str, str]]:
+    """The lake's schema, and the names of the source's columns by those in the lake."""
+    outputs = range(expressions.size() - (shape.where is not None))
+    shift = sum(expressions.input(at) < 0 for at in outputs)
+    made: list[Column] = []
+    plain: dict[str, str] = {}
+    number = 0
+    for at in outputs:
+        name, place = str(expressions.name(at)), expressions.input(at)
+        if any(name.lower() == known.name.lower() for known in made):
+            raise RuleFault(f"select of {source.table_id} has two columns {name}", "give one another name by AS")
+        if place >= 0:
+            column = columns[place]
+            if any(known.field_id == column.field_id + shift for known in made):
+                raise RuleFault(
+                    f"select of {source.table_id} has the column {column.name} twice",
+                    f"compute the other one, as in `concat({column.name}, '') AS {name}`",
+                )
+            element = None if column.element_id is None else column.element_id + shift
+            made.append(replace(column, name=name, field_id=column.field_id + shift, element_id=element))
+            plain[name] = column.name
+        else:
+            number += 1
+            kind = _source_type(source, name, expressions.type(at).strip('"'))
+            made.append(Column(name=name, field_id=number, mysql_type=kind, nullable=True, computed=True))
+    by_source = {theirs: name for name, theirs in plain.items()}
+    if missing := [name for name in source.key if name not in by_source]:
+        raise RuleFault(
+            f"select of {source.table_id} lacks the column {missing[0]} of its key", "add it, under any name"
+        )
+    return replace(
+        source,
+        columns=tuple(made),
+        key=tuple(by_source[name] for name in source.key),
+        last_field_id=source.last_field_id + shift,
+        shown=None,
+        shape=None,
+    ), plain
+
+
+def _source_type(source: TableSchema, name: str, kind: str) -> str:
+    """A type of the source that the lake has as Spark's type of a computed column."""
+    if kind.startswith("decimal("):
+        return kind
+    if kind not in _TYPES:
+        raise RuleFault(
+            f"the column {name} that select of {source.table_id} computes is of the type {kind}",
+            "cast it to a number, text, binary, boolean, date or timestamp",
+        )
+    return _TYPES[kind]
+
+
+def _java_list(session: SparkSession, items: Sequence[Any]) -> Any:
+    made = cast(Any, session)._jvm.java.util.ArrayList()
+    for item in items:
+        made.add(item)
+    return made

@@ -1,0 +1,127 @@
+"""Steps of tables with a rule, as a sink gets them: staged files become files of the lake's rows, for one apply.
+
+The files lie in the store, since Spark's executors may read them. Each has what its staged file's record says of it, so
+a sink takes them as it takes staged files.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from cutline.common import parquet
+from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.file_metrics import file_metrics
+from cutline.common.journal.plan import Staged, StagedLost, TableStep
+from cutline.common.schema import TableSchema
+from cutline.common.store.records import PartRef
+from cutline.common.store.shaped_files import ShapedFiles
+from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.transform.rule import Rule, rule_of
+
+RULES = 1000
+"""The most analysed rules that are kept."""
+_WRITE_BYTES = 128 << 10
+
+
+class Shaping:
+    """The rules of one pipeline's tables, for one start. Thread-safe."""
+
+    def __init__(self, store: PipelineStore, session: SparkSession) -> None:
+        """`session` is the pipeline's own, so its settings of Spark SQL hold for rules."""
+        self._store = store
+        self._session = session
+        self._rules: dict[str, Rule] = {}
+        self._files: ShapedFiles
+
+    def begin(self, w: int) -> None:
+        """Begin start `w`; remove what earlier ones left."""
+        self._files = self._store.shaped_files(w)
+        self._files.remove_left()
+
+    def target(self, schema: TableSchema) -> TableSchema:
+        """The lake's schema of a table; RuleFault if Spark refuses its rule."""
+        return schema if schema.shape is None else self._rule(schema).target
+
+    def _rule(self, schema: TableSchema) -> Rule:
+        known = self._rules.get(schema.hash)
+        if known is None:
+            assert schema.shape is not None
+            known = rule_of(self._session, schema, schema.shape)
+            if len(self._rules) >= RULES:
+                self._rules.clear()
+            self._rules[schema.hash] = known
+        return known
+
+    @contextmanager
+    def shaped(self, step: TableStep) -> Iterator[TableStep]:
+        """The step after its table's rule; its files last as long as the `with`. Raises RuleFault, StagedLost."""
+        if step.schema.shape is None:
+            yield step
+            return
+        made: list[str] = []
+        try:
+            yield replace(
+                step,
+                schema=self.target(step.schema),
+                chunks=[file for staged in step.chunks for file in self._shaped(staged, made)],
+                changes=[file for staged in step.changes for file in self._shaped(staged, made)],
+            )
+        finally:
+            with suppress(Unavailable):  # the next start removes them
+                self._files.remove(made)
+
+    def _written(self, groups: Iterator[pa.Table]) -> tuple[PartRef, int, pq.FileMetaData, pa.Schema] | None:
+        """Write rows into a file of their own; None if there are none."""
+        first = next(groups, None)
+        if first is None:
+            return None
+        second = next(groups, None)
+        sink, rows = self._files.open(), 0
+        try:
+            buffer: Any = io.BufferedWriter(sink, _WRITE_BYTES)
+            small = second is None and first.nbytes < parquet.SMALL_BYTES
+            with parquet.writer(buffer, first, small=small) as writer:
+                for group in chain([first], [] if second is None else [second], groups):
+                    writer.write_table(group, row_group_size=group.num_rows)
+                    rows += group.num_rows
+            buffer.detach()
+            return sink.settle(), rows, writer.writer.metadata, first.schema
+        except BaseException:
+            sink.discard()
+            raise
+
+    def _shaped(self, staged: Staged, made: list[str]) -> list[Staged]:
+        """Make the file of one staged file, none if no row is left; its name is added to `made`."""
+        rule, record = self._rule(staged.schema), staged.record
+        try:
+            self._store.verify(record.ref)
+        except ProtocolError as error:
+            raise StagedLost(error.cause) from error
+        chunk = record.kind == "chunk"
+        with self._files.reading(record.path) as file, pq.ParquetFile(file) as source:
+            groups = (source.read_row_group(at) for at in range(source.num_row_groups))
+            shaped = (rule.chunk(group) if chunk else rule.changes(group) for group in groups)
+            written = self._written(rows for rows in shaped if rows.num_rows)
+        if written is None:
+            return []
+        ref, rows, metadata, schema = written
+        made.append(ref.path)
+        metrics = file_metrics(metadata, schema) if chunk else None
+        return [
+            replace(
+                staged,
+                record=replace(
+                    record, path=ref.path, sha256=ref.sha256, size=ref.size, rows=rows, metrics=metrics
+                ),
+                schema=rule.target,
+            )
+        ]

@@ -1,0 +1,250 @@
+"""Rules of tables (`select`, `where`) on a real Spark and a real lake.
+
+The oracle is an ordinary query of Spark over the source's rows: the lake must show what that query returns, at each
+publication.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cutline.common.schema import TableSchema
+from cutline.common.shape import Shape
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from tests.support.spark_bench import LakeStart, Row, SparkBench, T, U, order, same, schema, stock
+
+RULE = Shape(
+    select=("id AS number", "upper(note) AS title", "* EXCEPT (id, note)", "price * 2 AS twice", "id % 2 = 0 AS even"),
+    where="price IS NULL OR price < 50",
+)
+SHAPED = replace(T, shape=RULE)
+
+
+def queried(bench: SparkBench, table: TableSchema, rows: list[Row]) -> list[Row]:
+    """What Spark returns for a table's rule, as a query over rows of the source."""
+    assert table.shape is not None
+    found: Any = bench.session.createDataFrame(pa.Table.from_pylist(rows, schema=table.arrow))
+    if table.shape.where is not None:
+        found = found.where(table.shape.where)
+    return list(found.selectExpr(*table.shape.select).toArrow().to_pylist())
+
+
+def agree(bench: SparkBench, table: TableSchema) -> int:
+    """Compare every publication that shows the table with the query; return how many there are."""
+    compared = 0
+    for record in bench.journal.store.publications():
+        shown = record.tables[table.table_id]
+        if shown.main is not None and shown.shown:
+            _, rows = bench.journal.at[record.n][table.table_id]
+            names, found = bench.rows(table.table_id, snapshot_of(shown.main.content))
+            assert same((names, found), (names, queried(bench, table, rows))), record.n
+            compared += 1
+    return compared
+
+
+def quarantine(bench: SparkBench, start: LakeStart, table: TableSchema = SHAPED) -> str:
+    """The cause for which a table, and no other, is quarantined."""
+    assert set(start.progress.quarantined) == {table.table_id}
+    held = start.progress.quarantined[table.table_id]
+    assert held.cause.code == "rule"
+    return f"{held.cause}"
+
+
+def test_the_lake_has_what_a_query_by_the_rule_returns(bench: SparkBench) -> None:
+    journal = bench.journal
+    journal.table(SHAPED)
+    journal.table(U)
+    journal.chunk(SHAPED, [order(1, "one", "1.00"), order(2, "two", "99.00"), order(3, None, None), order(4, "four")])
+    journal.chunk(U, [stock(1, 1)])
+    journal.checkpoint(kept=True)
+    start = bench.apply()
+    names, rows = bench.rows(T.table_id)
+    assert names == ("number", "title", "price", "twice", "even")
+    assert sorted(row["number"] for row in rows) == [1, 3, 4]
+    # 1 leaves the condition, 2 enters it, 3 is changed within it, 4 goes, 5 comes and 6 never was in it
+    journal.change(
+        SHAPED, ("+U", order(1, "one", "50.00")), ("+U", order(2, "two", "2.00")), ("+U", order(3, "three", "3.00")),
+        ("-D", order(4, "four")), ("+I", order(5, "five", "5.00")), ("+I", order(6, "six", "60.00")),
+    )  # fmt: skip
+    journal.checkpoint(kept=True)
+    bench.apply(start)
+    assert sorted(row["number"] for row in bench.rows(T.table_id)[1]) == [2, 3, 5]
+    journal.change(SHAPED, ("t", None), ("+I", order(7, "seven", "7.00")))
+    journal.checkpoint(kept=True)
+    bench.apply(start)
+    assert agree(bench, SHAPED) == 3
+    assert not start.progress.quarantined
+    assert os.listdir(journal.store.location("shaped")) == []
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_random_changes_give_the_same_by_both_engines(bench: SparkBench, engine: str) -> None:
+    bench.engine = engine
+    draw = random.Random(engine)
+    journal = bench.journal
+
+    def row(place: int, item: int) -> Row:
+        return stock(item, draw.randrange(9)) | {"place": f"p{place}"}
+
+    rows = {(place, item): row(place, item) for place in range(3) for item in range(20)}
+    table = replace(U, shape=Shape(select=("*", "concat(place, '!') AS loud"), where="amount % 3 <> 0"))
+    journal.table(table)
+    journal.chunk(table, list(rows.values()))
+    journal.checkpoint(kept=True)
+    start = bench.apply()
+    for _ in range(2 if engine == "spark" else 6):
+        changes: list[tuple[str, Row | None]] = []
+        for _ in range(40):
+            key = draw.randrange(3), draw.randrange(20)
+            if key in rows and draw.random() < 0.3:
+                changes.append(("-D", rows.pop(key)))
+            else:
+                changes.append(("+U" if key in rows else "+I", row(*key)))
+                rows[key] = changes[-1][1] or {}
+        journal.change(table, *changes)
+        journal.checkpoint(kept=True)
+        bench.apply(start)
+    assert agree(bench, table) == (3 if engine == "spark" else 7)
+
+
+def test_columns_that_come_go_and_are_renamed_follow_a_star(bench: SparkBench) -> None:
+    journal = bench.journal
+    table = replace(T, shape=Shape(select=("id + 1 AS next", "*")))
+    journal.table(table)
+    journal.chunk(table, [order(1)])
+    journal.checkpoint()
+    start = bench.apply()
+    table = table.add_column("colour", "varchar(10)", nullable=True, initial_default="red")
+    journal.table(table)
+    journal.change(table, ("+I", order(2) | {"colour": "blue"}))
+    journal.checkpoint()
+    bench.apply(start)
+    assert bench.rows(T.table_id)[0] == ("next", "id", "note", "price", "colour")
+    assert {row["id"]: row["colour"] for row in bench.rows(T.table_id)[1]} == {1: "red", 2: "blue"}
+    table = table.rename_column("note", "remark")
+    journal.table(table)
+    journal.change(table, ("+I", {"id": 3, "remark": "r", "price": None, "colour": None}))
+    journal.checkpoint()
+    bench.apply(start)
+    table = table.followed(table.drop_column("price"), "evolve")
+    journal.table(table)
+    journal.change(table, ("+I", {"id": 4, "remark": "s", "colour": None}))
+    journal.checkpoint()
+    bench.apply(start)
+    names, rows = bench.rows(T.table_id)
+    assert names == ("next", "id", "remark", "price", "colour")
+    assert sorted((row["next"], row["id"], row["price"] is None) for row in rows) == [
+        (2, 1, False), (3, 2, False), (4, 3, True), (5, 4, True)
+    ]  # fmt: skip
+
+
+def test_a_table_without_a_key_keeps_the_rows_for_which_the_condition_is_true(bench: SparkBench) -> None:
+    journal = bench.journal
+    table = replace(
+        schema("shop.log", (), at="datetime(6)", text="varchar(20)"), shape=Shape(where="text LIKE 'a%'")
+    )
+    journal.table(table)
+    journal.chunk(table, [{"at": None, "text": "ab"}, {"at": None, "text": "b"}])
+    journal.checkpoint()
+    start = bench.apply()
+    journal.change(table, ("+I", {"at": None, "text": "b"}), ("+I", {"at": None, "text": "ab"}))
+    journal.checkpoint()
+    bench.apply(start)
+    assert bench.rows("shop.log")[1] == [{"at": None, "text": "ab"}] * 2
+
+
+def test_the_condition_comes_before_the_columns(bench: SparkBench) -> None:
+    journal = bench.journal
+    table = replace(T, shape=Shape(select=("id", "100 / price AS share"), where="price <> 0"))
+    journal.table(table)
+    journal.chunk(table, [order(1, price="0.00"), order(2, price="4.00")])
+    journal.checkpoint()
+    start = bench.apply()
+    journal.change(table, ("+U", order(2, price="0.00")), ("+I", order(3, price="5.00")), ("-D", order(1)))
+    journal.checkpoint()
+    bench.apply(start)
+    assert agree(bench, table) == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        (Shape(select=("id", "nothing")), "`nothing` cannot be resolved"),
+        (Shape(select=("id", "price +")), "Syntax error"),
+        (Shape(select=("id", "sum(price) AS s")), "does not make one row of each row"),
+        (Shape(select=("id", "explode(array(1, 2)) AS e")), "does not make one row of each row"),
+        (Shape(select=("id",), where="row_number() OVER (ORDER BY id) = 1"), "does not make one row of each row"),
+        (Shape(select=("id", "uuid() AS u")), "uses uuid"),
+        (Shape(where="price < rand()"), "uses rand"),
+        (Shape(select=("id", "now() AS n")), "uses now"),
+        (Shape(select=("id", "(SELECT 1) AS one")), "uses scalarsubquery"),
+        (Shape(where="price"), "is of the type decimal(10,2)"),
+        (Shape(select=("note",)), "lacks the column id of its key"),
+        (Shape(select=("id", "price AS id")), "has two columns id"),
+        (Shape(select=("*", "ID + 1 AS ID")), "has two columns ID"),
+        (Shape(select=("*", "id AS again")), "has the column id twice"),
+        (Shape(select=("id", "map('a', price) AS m")), "is of the type"),
+        (Shape(select=("id", "NULL AS n")), "is of the type void"),
+    ],
+)
+def test_a_rule_that_can_t_be_carried_out_quarantines_its_table_alone(
+    bench: SparkBench, rule: Shape, why: str
+) -> None:
+    journal = bench.journal
+    table = replace(T, shape=rule)
+    journal.table(table)
+    journal.table(U)
+    journal.chunk(table, [order(1)])
+    journal.chunk(U, [stock(1, 1)])
+    journal.checkpoint()
+    start = bench.apply()
+    cause = quarantine(bench, start, table)
+    assert why in cause and "shop.orders" in cause and "\n" not in cause, cause
+    assert bench.rows(U.table_id)[1] == [stock(1, 1)]
+
+
+def test_a_row_on_which_a_rule_fails_quarantines_its_table_alone(bench: SparkBench) -> None:
+    journal = bench.journal
+    table = replace(T, shape=Shape(select=("id", "CAST(note AS INT) AS n")))
+    journal.table(table)
+    journal.table(U)
+    journal.chunk(table, [order(1, "1")])
+    journal.checkpoint()
+    start = bench.apply()
+    journal.change(table, ("+I", order(2, "two")))
+    journal.chunk(U, [stock(1, 1)])
+    journal.checkpoint()
+    bench.apply(start)
+    assert "'two'" in quarantine(bench, start, table)
+    assert bench.rows(U.table_id)[1] == [stock(1, 1)]
+    assert bench.rows(T.table_id)[1] == [{"id": 1, "n": 1}]
+    # the row is corrected, and a person has the table tried again
+    journal.change(table, ("+U", order(2, "2")))
+    journal.checkpoint()
+    start.retry(T.table_id)
+    bench.apply(start)
+    assert os.listdir(journal.store.location("shaped")) == []
+
+
+def test_what_a_killed_start_left_is_removed_by_the_next_one(bench: SparkBench) -> None:
+    journal = bench.journal
+    files = journal.store.shaped_files(1)
+    with files.open() as left:
+        left.write(b"x")
+        left.settle()
+    later = journal.store.shaped_files(10**9)
+    with later.open() as theirs:
+        theirs.write(b"x")
+        theirs.settle()
+    journal.table(SHAPED)
+    journal.chunk(SHAPED, [order(1)])
+    journal.checkpoint()
+    journal.store.claim()
+    bench.apply()
+    assert [name[:10] for name in os.listdir(journal.store.location("shaped"))] == ["1000000000"]
