@@ -55,7 +55,6 @@ from cutline.common.schema import TableSchema
 from cutline.common.store import bodies
 from cutline.common.store.access import AccessFiles
 from cutline.common.store.backends import backend_of, side_by_side, store_errors
-from cutline.common.store.bodies import numbered
 from cutline.common.store.commands import Commands
 from cutline.common.store.condition_log import SHARED, ConditionLog
 from cutline.common.store.definitions import Definitions, DefinitionVersion
@@ -71,7 +70,7 @@ from cutline.common.store.records import (
     Publication,
     PublishedTable,
     TableEntry,
-)  # fmt: skip
+)
 from cutline.common.store.removal import FILE_NAME, Removal, entry_body
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.staging_file import StagingFile
@@ -513,7 +512,7 @@ class PipelineStore:
         nonce = secrets.token_hex(8)
         while True:
             w += 1
-            if self._put(numbered("spark", w), {"nonce": nonce, "w": w}):
+            if self._put(bodies.numbered("spark", w), {"nonce": nonce, "w": w}):
                 if w >= self._newest_start():
                     return w
                 w = max(self._numbers("spark"))  # that number was free because its claim is removed: others went on
@@ -525,15 +524,14 @@ class PipelineStore:
     def _newest_start(self) -> int:
         """The number of the start that made the newest publication; 0 without one."""
         newest = max(self._numbers("publications"), default=0)
-        body = self._get(_publication_path(newest)) if newest else None
-        return 0 if body is None else int(body["w"])
+        return int((self._get(_publication_path(newest)) or {"w": 0})["w"]) if newest else 0
 
     def index_files(self, *, copied: bool = False) -> IndexFiles:
-        """Return the files of the lake tables' key indexes; `copied` as IndexFiles has it."""
+        """Return the files of the tables' key indexes; `copied` as IndexFiles has it."""
         return IndexFiles(self._folder, "index", copied=copied)
 
     def shaped_files(self, w: int) -> ShapedFiles:
-        """Return the files that start `w` of the Spark writer makes by rules."""
+        """Return those that start `w` of the Spark writer makes by rules."""
         return ShapedFiles(self._folder, w)
 
     # Envelopes and paths
@@ -582,22 +580,18 @@ class PipelineStore:
         return bodies.get(self._folder, path)
 
     def _compare(self, ref: PartRef, sha256: str | None, size: int) -> None:
-        if sha256 is None:
-            raise ProtocolError(
-                f"{self.location(ref.path)} is missing, though an entry names it", "restore it from a backup"
-            )
         if sha256 != ref.sha256 or size != ref.size:
-            raise ProtocolError(
-                f"{self.location(ref.path)} is corrupt ({size} bytes, its sha256 is wrong)", "restore it from a backup"
-            )
+            corrupt = f"is corrupt ({size} bytes, its sha256 is wrong)"
+            fault = "is missing, though an entry names it" if sha256 is None else corrupt
+            raise ProtocolError(f"{self.location(ref.path)} {fault}", "restore it from a backup")
 
 
 def _entry_path(slot: int) -> str:
-    return numbered("journal", slot)
+    return bodies.numbered("journal", slot)
 
 
 def _publication_path(n: int) -> str:
-    return numbered("publications", n)
+    return bodies.numbered("publications", n)
 
 
 def _checked(name: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cutline.common.causes import Cause, Code
 from cutline.common.mesh.machine import Effect
 from cutline.common.phases import DROPPED, QUARANTINED
 from cutline.common.positions import Stop
+from cutline.common.shape import Shape
 from cutline.services.enumerator.events import DescribeTable, FindStop, FindTables, Plan, TableFound
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.tables import Table, Tables
@@ -73,6 +74,15 @@ class Looks:
     def described(self, name: str) -> None:
         """A table was described."""
         self.looking.discard(name)
+
+
+def reshaped(tables: Tables, shapes: Mapping[str, Shape] | None) -> list[tuple[Table, Cause]]:
+    """The tables whose rule is another one in the newest definition (None: not known), and why they are read again."""
+    return [
+        (table, Cause(Code.ASKED, f"the rule of {name} (select and where in table_options) was changed"))
+        for name, table in (tables.by_name.items() if shapes is not None else ())
+        if table.schema is not None and table.schema.shape != (shapes or {}).get(name)
+    ]
 
 
 def prepared(table: Table, item: TableFound, plan: Plan) -> Table:

@@ -69,7 +69,6 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, WAITING
 from cutline.common.positions import Low, Position, Stop
-from cutline.common.shape import Shape
 from cutline.common.store.records import Anew, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
 from cutline.services.enumerator.events import (
@@ -90,7 +89,7 @@ from cutline.services.enumerator.events import (
     TablesFound,
     WriteCheckpoint,
 )
-from cutline.services.enumerator.finding import Looks, prepared
+from cutline.services.enumerator.finding import Looks, prepared, reshaped
 from cutline.services.enumerator.splits import NO_CAUSE, Splits
 from cutline.services.enumerator.table_commands import (
     ASKED,
@@ -149,11 +148,8 @@ class Enumerator:
         match event:
             case Began():
                 effects, self._at_begin = self._at_begin, []
-                described: list[Effect] = [
-                    DescribeTable(table_id=t.table_id, generation=t.generation)
-                    for t in self.tables.values()
-                    if t.phase == WAITING and t.schema is None
-                ]
+                waiting = (t for t in self.tables.values() if t.phase == WAITING and t.schema is None)
+                described = [DescribeTable(table_id=t.table_id, generation=t.generation) for t in waiting]
                 throttle = self.throttle() if self.limits != UNLIMITED else []
                 # Only the first search has the start: tables that come later get a snapshot.
                 begins = not (self.tables or self.gone)
@@ -257,21 +253,12 @@ class Enumerator:
                 effects += self.include(dataclasses.replace(table, low=low, high=high), found.looked_at)
         for name in sorted(found.unselected & self.tables.keys()):
             effects += remove(self, self.tables[name])
-        if found.shapes is not None:
-            effects += self._reshaped(found.shapes)
-        unseen = [self.tables[name] for name in sorted(found.unseen & self.tables.keys())]
-        quarantined = (table for table in unseen if table.phase == QUARANTINED and not table.awaited)
-        effects += [DescribeTable(table_id=t.table_id, generation=t.generation) for t in quarantined]
+        for table, why in reshaped(self._tables, found.shapes):
+            effects += self.fail(table.table_id, table.generation, why, restart=True)
+        for table in (self.tables[name] for name in sorted(found.unseen & self.tables.keys())):
+            if table.phase == QUARANTINED and not table.awaited:
+                effects.append(DescribeTable(table_id=table.table_id, generation=table.generation))
         return effects + self.splits.hand_out()
-
-    def _reshaped(self, shapes: Mapping[str, Shape]) -> list[Effect]:
-        """Read those tables again whose rule is another one by now."""
-        effects: list[Effect] = []
-        for name, table in list(self.tables.items()):
-            if table.schema is not None and table.schema.shape != shapes.get(name):
-                cause = Cause(Code.ASKED, f"the rule of {name} (select and where in table_options) was changed")
-                effects += self.fail(name, table.generation, cause, restart=True)
-        return effects
 
     @property
     def ended(self) -> bool:

@@ -88,12 +88,12 @@ class Rule:
         """The changes of lake rows. One that leaves out its row deletes it, since the row may have been there before;
         without a key it is left out, as such tables have inserts only.
         """
-        there = pc.invert(is_any(changes[OP], *_GONE))
-        found = self._evaluated(changes.filter(there))
-        at = pc.if_else(there, pc.subtract(pc.cumulative_sum(pc.cast(there, pa.int64())), 1), None)
+        living = pc.invert(is_any(changes[OP], *_GONE))
+        found = self._evaluated(changes.filter(living))
+        at = pc.if_else(living, pc.subtract(pc.cumulative_sum(pc.cast(living, pa.int64())), 1), None)
         found = found.take(at)  # null for a row that is gone
         if self.filters:
-            out = pc.and_(there, pc.invert(pc.fill_null(found[_KEPT], False)))
+            out = pc.and_(living, pc.invert(pc.fill_null(found[_KEPT], False)))
             if self.target.key:
                 place = changes.schema.get_field_index(OP)
                 ops = pc.if_else(out, Op.DELETE.value, changes[OP].cast(pa.string()))

@@ -232,7 +232,7 @@ class Column(Answer):
 
 
 class Schema(Answer):
-    """A schema that a table has, or had."""
+    """A schema that a table has, or had, at the source, and the rule by which the lake's columns are made of it."""
 
     schema_id: str = Field(alias="schema")
     generation: int
@@ -240,6 +240,8 @@ class Schema(Answer):
     since: float
     key: list[str] | None
     columns: list[Column] | None
+    select: list[str] | None = None
+    where: str | None = None
 
 
 class Member(Answer):

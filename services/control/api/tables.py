@@ -44,6 +44,8 @@ class SchemaView(BaseModel):
     since: float = Field(description="when that checkpoint was written, in seconds since 1970")
     key: list[str] | None
     columns: list[ColumnView] | None
+    select: list[str] | None = Field(default=None, description="the rule by which the lake's columns are made of these")
+    where: str | None = Field(default=None, description="the rule's condition")
 
 
 @routes.get("/pipelines/{pipeline}/tables", operation_id="list_tables", response_model=list[TableView])
@@ -134,6 +136,8 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
                     since=since.at,
                     key=None if schema is None else list(schema.key),
                     columns=None if schema is None else _columns(schema),
+                    select=None if schema is None or schema.shape is None else list(schema.shape.select),
+                    where=None if schema is None or schema.shape is None else schema.shape.where,
                 )
             )
         return views
@@ -146,7 +150,7 @@ def _columns(schema: TableSchema) -> list[ColumnView]:
         ColumnView(
             name=column.name,
             type=column.mysql_type,
-            lake_type=lake_type(schema, column),
+            lake_type=lake_type(schema, column) if schema.shape is None else None,
             nullable=column.nullable,
             field_id=column.field_id,
             generated=column.generated,

@@ -156,8 +156,8 @@ BELOW = (
     store(
         "a claim that another has got is ours",
         STORE,
-        '            if self._put(numbered("spark", w), {"nonce": nonce, "w": w}):\n',
-        '            if self._put(numbered("spark", w), {"nonce": nonce, "w": w}) or w > 1:\n',
+        '            if self._put(bodies.numbered("spark", w), {"nonce": nonce, "w": w}):\n',
+        '            if self._put(bodies.numbered("spark", w), {"nonce": nonce, "w": w}) or w > 1:\n',
     ),
     store(
         "a full disk is no answer that can be waited for",

@@ -22,6 +22,7 @@ from cutline.common.schema import (
     column_type,
     parse_type,
 )
+from cutline.common.shape import Shape
 
 TYPES = {
     "tinyint(1)": pa.int32(),
@@ -117,6 +118,15 @@ def test_a_schema_survives_json_with_its_hash() -> None:
     assert len(TABLE.hash) == 16
     assert int(TABLE.hash, 16) >= 0
     assert TABLE.rename_column("v", "w").hash != TABLE.hash
+
+
+def test_the_rule_of_a_table_is_part_of_its_schema_and_outlives_ddl() -> None:
+    shaped = replace(TABLE, shape=Shape(select=("id", "v"), where="id > 1"))
+    again = TableSchema.from_json(json.loads(json.dumps(shaped.to_json())))
+    assert again == shaped
+    assert len({TABLE.hash, shaped.hash, replace(TABLE, shape=Shape(select=("id", "v"))).hash}) == 3
+    assert "shape" not in TABLE.to_json()
+    assert shaped.rename_column("v", "w").shape == shaped.shape
 
 
 def test_a_schema_that_is_read_keeps_its_name_and_shares_equal_columns() -> None:

@@ -28,6 +28,7 @@ RECORDS = {
     "common.phases",
     "common.positions",
     "common.schema",
+    "common.shape",
     "common.table_id",
     "common.waits",
 }
@@ -60,7 +61,8 @@ ALLOWED: dict[str, set[str]] = {
     "common.parquet": set(),
     "common.spill": {"common.errors"},
     "common.ops": set(),
-    "common.schema": {"common.causes", "common.errors"},
+    "common.schema": {"common.causes", "common.errors", "common.shape"},
+    "common.shape": set(),
     "common.gtids": set(),
     "common.positions": {"common.causes", "common.errors", "common.gtids"},
     "common.commands": {"common.form", "common.phases"},
@@ -69,7 +71,7 @@ ALLOWED: dict[str, set[str]] = {
     "common.phases": set(),
     "common.journal": {*RECORDS, "common.config", "common.measures", "common.status", "common.store"},
     "common.table_id": {"common.errors"},
-    "common.config": {"common.causes", "common.errors", "common.table_id"},
+    "common.config": {"common.causes", "common.errors", "common.shape", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.threads": set(),
     "common.store": {*RECORDS, "common.form"},
@@ -107,6 +109,7 @@ ALLOWED: dict[str, set[str]] = {
         "spark_writer.ports",
         "spark_writer.sinks",
         "spark_writer.sinks.iceberg",
+        "spark_writer.transform",
     },
     # The order of durability, and all that drives it, knows sinks by their contract.
     "spark_writer.apply": {
@@ -135,7 +138,25 @@ ALLOWED: dict[str, set[str]] = {
     "spark_writer.lead": {"common.status", "common.store", "spark_writer.ports"},
     "spark_writer.compiled": set(),
     "spark_writer.java_errors": set(),
-    "spark_writer.sinks": {"common.causes", "common.errors", "common.journal", "common.status", "common.store"},
+    "spark_writer.sinks": {
+        "common.causes",
+        "common.errors",
+        "common.journal",
+        "common.schema",
+        "common.status",
+        "common.store",
+    },
+    # Rules know staged files and no sink, but for what its contract calls a table's own fault.
+    "spark_writer.transform": {
+        *RECORDS,
+        "common.file_metrics",
+        "common.journal",
+        "common.parquet",
+        "common.store",
+        "spark_writer.compiled",
+        "spark_writer.java_errors",
+        "spark_writer.sinks",
+    },
     "spark_writer.sinks.iceberg": {
         *RECORDS,
         "common.clock",

@@ -27,6 +27,7 @@ PURE = (
     "common/store/envelope.py",
     "common/store/records.py",
     "common/schema.py",
+    "common/shape.py",
     "common/table_id.py",
     "services/control/alerts.py",
     "services/control/conditions.py",

@@ -15,6 +15,7 @@ from cutline.common.config.settings import settings
 from cutline.common.config.source import Address, SourceConfig, TlsConfig
 from cutline.common.config.table_options import TableOptions, partitioned_by, sorted_by
 from cutline.common.errors import ConfigError
+from cutline.common.shape import Shape
 from cutline.services.sources.mysql import tls
 from cutline.spark_writer import executor
 
@@ -349,12 +350,23 @@ def test_another_format_version_is_refused(version: str) -> None:
         ('[{tables: "shop.*", partition: ["day(3, at)"]}]', "no known transform"),
         ('[{tables: "shop.*", partition: [""]}]', "no known transform"),
         ('[{tables: "shop.*", partition: [at, day(at)]}]', "partitions by 'at' twice"),
+        ('[{tables: "shop.*", select: [id, " "]}]', "has an empty expression in select or where"),
+        ('[{tables: "shop.*", where: ""}]', "has an empty expression in select or where"),
+        ('[{tables: "shop.*", select: id}]', "select must be a list"),
         ("5", "must be a list"),
     ],
 )
 def test_wrong_table_options_are_refused_with_a_remedy(options: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(f"{SMALL}table_options: {options}\n")
+
+
+def test_a_rule_is_kept_as_it_was_written() -> None:
+    read = parse(SMALL + 'table_options: [{tables: "shop.a", where: "a > 1"}, {tables: "shop.b", select: ["*", a AS b]}]')
+    assert read.options_of("shop.a").shape == Shape(select=("*",), where="a > 1")
+    assert read.options_of("shop.b").shape == Shape(select=("*", "a AS b"))
+    assert read.options_of("shop.c").shape is None
+    assert PipelineConfig.from_definition(read.definition()) == read
 
 
 def test_what_is_printed_of_a_definition_has_no_secret() -> None:

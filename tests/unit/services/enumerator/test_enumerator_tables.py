@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cutline.common.mesh.machine import Began, Event, MessageReceived, Ticked
@@ -21,6 +23,7 @@ from cutline.common.mesh.messages import (
     TableReport,
     TableState,
 )
+from cutline.common.shape import Shape
 from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
@@ -363,6 +366,34 @@ def test_a_table_that_left_the_definition_comes_back_as_its_next_generation_also
     again = EnumeratorBench(part=bench.part())
     again.tell(TablesFound(tables=(found(),)))
     assert again.machine.tables["d.t"].generation == 2
+
+
+def test_a_table_whose_rule_was_changed_or_taken_away_is_read_again_once_and_no_other_table() -> None:
+    rule = Shape(where="id > 1")
+    shaped = dataclasses.replace(SCHEMA, shape=rule)
+    bench = live(EnumeratorBench().begin(found(), found("d.u")))
+    bench.tell(TablesFound(tables=()))  # that question had not to do with rules
+    bench.tell(TablesFound(tables=(), shapes={}))
+    assert [table.generation for table in bench.machine.tables.values()] == [1, 1]
+    bench.tell(TablesFound(tables=(), shapes={"d.t": rule}))
+    assert bench.sent_of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
+    assert bench.orders[-1] == DescribeTable(table_id="d.t", generation=2)
+    bench.tell(TablesFound(tables=(), shapes={"d.t": rule}))  # its schema is not known yet
+    bench.tell(TableDescribed(generation=2, table=found(schema=shaped)))
+    bench.tell(TablesFound(tables=(), shapes={"d.t": rule}))
+    assert {name: table.generation for name, table in bench.machine.tables.items()} == {"d.t": 2, "d.u": 1}
+    bench.tell(TablesFound(tables=(), shapes={}))
+    assert bench.machine.tables["d.t"].generation == 3
+
+
+def test_a_paused_table_whose_rule_was_changed_is_read_again_once_it_goes_on() -> None:
+    bench = live(EnumeratorBench().begin())
+    assert commanded(bench, "pause_table") is None
+    bench.get(TablePaused(table_id="d.t", generation=1, schema=SCHEMA, low=low(500), high=high(500)))
+    assert bench.machine.tables["d.t"].phase == "paused"
+    bench.tell(TablesFound(tables=(), shapes={"d.t": Shape(where="id > 1")}))
+    table = bench.machine.tables["d.t"]
+    assert (table.phase, table.generation, table.schema) == ("paused", 2, None)
 
 
 def test_a_person_s_order_to_read_a_table_again_or_to_retry_it_starts_its_next_generation() -> None:
