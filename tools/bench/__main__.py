@@ -6,6 +6,7 @@
 | `binlog_to_arrow` | a backlog of updates to Arrow, in transactions of 1, of 100, and one of all; the same |
 | `snapshot_to_iceberg` | with Spark warm: from the pipeline's definition to `main` of the table in the lake |
 | `changes_to_iceberg` | a backlog of distinct random keys, from the start of the enumerators to `main` at its end |
+| `shaped_snapshot`, `shaped_changes` | both again with a rule: the ratio of the rows a CPU-second to those without |
 | `freshness` | 1,000 single-row transactions a second: from the return of the commit to `main`, p50 and p99 |
 | `apply_curve` | 1,000 updates of tables of up to 20,000,000 rows, three types of key: the CPU, and the ratio |
 | `idle_checkpoint` | 10,000 live tables at rest: an event loop's longest hold, bytes stored, and seconds of a restore |
@@ -44,12 +45,13 @@ from tools.bench.customer import Changes, Transactions, load
 from tools.bench.dashboard import opened
 from tools.bench.many import Crowd, make
 from tools.bench.mesh import BenchMesh
-from tools.bench.pipelines import copied
+from tools.bench.pipelines import RULE, copied
 from tools.bench.readers import Figures, binlog_to_arrow, in_a_fresh_process, place, select_to_arrow
 from tools.bench.starting import spark_start
 from tools.programs import Missing
 
-OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg")
+INTO_THE_LAKE = ("snapshot_to_iceberg", "changes_to_iceberg", "shaped_snapshot", "shaped_changes")
+OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", *INTO_THE_LAKE)
 NAMES = (
     *OF_A_LARGE_TABLE,
     *("freshness", "apply_driver", "apply_curve", "idle_checkpoint", "many_tables", "many_tables_first", "api_tables"),
@@ -68,11 +70,13 @@ RUNS = 3
 IDLE_TABLES = 10_000
 CHANGED_TABLES = 2_000
 API_TABLES = 5_000
-AT_LEAST = {
+AT_LEAST: dict[str, Figures] = {
     "select_to_arrow": {"rows_per_cpu_second": 1_000_000},
     "binlog_to_arrow": {"rows_per_cpu_second": 300_000},
     "snapshot_to_iceberg": {"rows_per_second": 150_000, "rows_per_cpu_second": 200_000},
     "changes_to_iceberg": {"rows_per_second": 100_000},
+    "shaped_snapshot": {"ratio": 0.6},
+    "shaped_changes": {"ratio": 0.5},
 }
 AT_MOST: dict[str, Figures] = {
     "apply_driver": {"ratio": 3.0},
@@ -137,19 +141,19 @@ class Bench:
             self.say(f"loads {self.rows:,} rows into {TABLE}")
             load(self.server, TABLE, self.rows)
         changes = None
-        if self.only & {"binlog_to_arrow", "changes_to_iceberg"}:
+        if self.only & {"binlog_to_arrow", "changes_to_iceberg", "shaped_changes"}:
             changes = Changes(self.server, TABLE, self.rows)
         if "select_to_arrow" in self.only:
             before = os.getloadavg()[0]
             self.tell("select_to_arrow", median(select_to_arrow, self.source, TABLE), before)
         if "binlog_to_arrow" in self.only and changes is not None:
             self.binlog(changes)
-        if self.only & {"snapshot_to_iceberg", "changes_to_iceberg", "freshness"}:
+        if self.only & {*INTO_THE_LAKE, "freshness"}:
             with BenchMesh(self.server, self.folder) as mesh:
                 self.say("warms Spark up")
                 mesh.warm()
-                if self.only & {"snapshot_to_iceberg", "changes_to_iceberg"}:
-                    self.iceberg(mesh, changes if "changes_to_iceberg" in self.only else None)
+                if self.only & set(INTO_THE_LAKE):
+                    self.iceberg(mesh, changes)
                 if "freshness" in self.only:
                     self.freshness(mesh)
         if "apply_driver" in self.only:
@@ -188,23 +192,32 @@ class Bench:
             self.tell("binlog_to_arrow", figures, before, transactions_of=transactions_of)
 
     def iceberg(self, mesh: BenchMesh, changes: Changes | None) -> None:
-        """Measure the snapshot, then backlogs on the same pipeline."""
-        with copied(mesh, "customer", TABLE) as pipeline:
-            self.say(f"copies {TABLE}")
-            before = os.getloadavg()[0]
-            figures = pipeline.snapshot(self.rows)
-            if "snapshot_to_iceberg" in self.only:
-                self.tell("snapshot_to_iceberg", figures, before)
-            if changes is None:
-                return
-            count = min(BACKLOG_ROWS, self.rows // 5)
-            for transactions_of in (100, 1):
-                self.say(f"writes and drains {count:,} changes in transactions of {transactions_of}")
+        """Measure the snapshot, then backlogs on the same pipeline; both again with a rule, if that is asked for."""
+        rate, count = "rows_per_cpu_second", min(BACKLOG_ROWS, self.rows // 5)
+        plain: dict[Transactions | None, float] = {}
+        for names, rules in zip((INTO_THE_LAKE[:2], INTO_THE_LAKE[2:]), ([], [{"tables": TABLE, **RULE}]), strict=True):
+            if rules and not self.only & set(names):
+                continue
+            with copied(mesh, names[0].replace("_", "-"), TABLE, table_options=rules) as pipeline:
+                self.say(f"copies {TABLE} for {names[0]}")
                 before = os.getloadavg()[0]
-                figures = pipeline.drain(changes, count, transactions_of, self.source)
-                self.tell(
-                    "changes_to_iceberg", figures, before, transactions_of=transactions_of, rows_of_table=self.rows
-                )
+                figures = pipeline.snapshot(self.rows)
+                ratio = {"ratio": round(figures[rate] / plain[None], 2)} if rules else {}
+                plain.setdefault(None, figures[rate])
+                if names[0] in self.only:
+                    self.tell(names[0], figures | ratio, before)
+                if changes is None or not self.only & {names[1], "shaped_changes"}:
+                    continue
+                sizes: tuple[Transactions, ...] = (100, 1)
+                for size in sizes:
+                    self.say(f"writes and drains {count:,} changes in transactions of {size}")
+                    before = os.getloadavg()[0]
+                    figures = pipeline.drain(changes, count, size, self.source)
+                    ratio = {"ratio": round(figures[rate] / plain[size], 2)} if rules else {}
+                    plain.setdefault(size, figures[rate])
+                    if names[1] in self.only:
+                        variant = {"transactions_of": size, "rows_of_table": self.rows}
+                        self.tell(names[1], figures | ratio, before, **variant)
 
     def freshness(self, mesh: BenchMesh) -> None:
         """Measure a constant rate of changes, for each checkpoint interval."""

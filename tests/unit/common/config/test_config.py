@@ -362,7 +362,8 @@ def test_wrong_table_options_are_refused_with_a_remedy(options: str, message: st
 
 
 def test_a_rule_is_kept_as_it_was_written() -> None:
-    read = parse(SMALL + 'table_options: [{tables: "shop.a", where: "a > 1"}, {tables: "shop.b", select: ["*", a AS b]}]')
+    options = '[{tables: "shop.a", where: "a > 1"}, {tables: "shop.b", select: ["*", a AS b]}]'
+    read = parse(f"{SMALL}table_options: {options}\n")
     assert read.options_of("shop.a").shape == Shape(select=("*",), where="a > 1")
     assert read.options_of("shop.b").shape == Shape(select=("*", "a AS b"))
     assert read.options_of("shop.c").shape is None
