@@ -143,10 +143,12 @@ class TableOptions(Strict):
 
     @field_validator("select", "where", mode="after")
     @classmethod
-    def _not_blank(cls, given: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+    def _expressions(cls, given: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
         for text in (given,) if isinstance(given, str) else given or ():
             if not text.strip():
                 raise fault("has an empty expression in select or where", "write one in Spark SQL, or remove it")
+            if "${" in text:  # Spark's parser would put the value of an environment variable there: a password
+                raise fault(f"has {text!r}, in which ${{ would name a setting of Spark's process", "write the value")
         return given
 
     @field_validator("sort", mode="after")

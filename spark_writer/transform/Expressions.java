@@ -38,6 +38,7 @@ import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
+import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
@@ -52,6 +53,7 @@ public class Expressions {
     private Expression condition;
     private List<Attribute> needed;
     private StructType made;
+    private final List idle = new ArrayList();
 
     /** Makes them, since a class that is compiled at run time is reached by an object of it. */
     public static class Maker {
@@ -185,23 +187,60 @@ public class Expressions {
 
     /** Evaluate the chosen results: batches of the needed inputs from one file of Arrow's stream format to another. */
     public void evaluate(String from, String to) throws Exception {
-        UnsafeProjection projection =
-                UnsafeProjection.create(
-                        CollectionConverters.asScala(chosen).toSeq(), CollectionConverters.asScala((List) needed).toSeq());
-        BasePredicate predicate =
-                condition == null
-                        ? (BasePredicate) null
-                        : Predicate$.MODULE$.create(condition, CollectionConverters.asScala((List) needed).toSeq());
-        InternalRow nulls = new GenericInternalRow(chosen.size());
-        BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("expressions", 0, Long.MAX_VALUE);
-        FileInputStream in = new FileInputStream(from);
-        OutputStream out = new BufferedOutputStream(new FileOutputStream(to), 1 << 20);
-        ArrowStreamReader reader = new ArrowStreamReader(in, allocator);
-        VectorSchemaRoot root =
-                VectorSchemaRoot.create(ArrowUtils.toArrowSchema(made, "UTC", true, false), allocator);
-        try {
+        Evaluator evaluator = taken();
+        evaluator.evaluate(from, to, made);
+        synchronized (idle) { // one that failed is not used again
+            idle.add(evaluator);
+        }
+    }
+
+    private Evaluator taken() {
+        synchronized (idle) {
+            if (!idle.isEmpty()) {
+                return (Evaluator) idle.remove(idle.size() - 1);
+            }
+        }
+        return new Evaluator(chosen, needed, condition);
+    }
+
+    /** The generated code of the chosen results, for one thread at a time: to make it costs more than a small batch. */
+    private static class Evaluator {
+        private final UnsafeProjection projection;
+        private final BasePredicate predicate;
+        private final InternalRow nulls;
+
+        Evaluator(List chosen, List needed, Expression condition) {
+            Seq inputs = CollectionConverters.asScala(needed).toSeq();
+            projection = UnsafeProjection.create(CollectionConverters.asScala(chosen).toSeq(), inputs);
+            predicate = condition == null ? (BasePredicate) null : Predicate$.MODULE$.create(condition, inputs);
+            nulls = new GenericInternalRow(chosen.size());
+        }
+
+        void evaluate(String from, String to, StructType made) throws Exception {
+            BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("rule", 0, Long.MAX_VALUE);
+            try {
+                FileInputStream in = new FileInputStream(from);
+                ArrowStreamReader reader = new ArrowStreamReader(in, allocator);
+                VectorSchemaRoot root =
+                        VectorSchemaRoot.create(ArrowUtils.toArrowSchema(made, "UTC", true, false), allocator);
+                try {
+                    OutputStream out = new BufferedOutputStream(new FileOutputStream(to), 1 << 20);
+                    try {
+                        write(reader, root, new ArrowStreamWriter(root, null, Channels.newChannel(out)));
+                    } finally {
+                        out.close();
+                    }
+                } finally {
+                    root.close();
+                    reader.close();
+                }
+            } finally {
+                allocator.close();
+            }
+        }
+
+        private void write(ArrowStreamReader reader, VectorSchemaRoot root, ArrowStreamWriter writer) throws Exception {
             ArrowWriter rows = ArrowWriter.create(root);
-            ArrowStreamWriter writer = new ArrowStreamWriter(root, null, Channels.newChannel(out));
             writer.start();
             VectorSchemaRoot source = reader.getVectorSchemaRoot();
             ColumnVector[] columns = new ColumnVector[source.getFieldVectors().size()];
@@ -219,11 +258,6 @@ public class Expressions {
                 rows.reset();
             }
             writer.end();
-        } finally {
-            out.close();
-            root.close();
-            reader.close();
-            allocator.close();
         }
     }
 }

@@ -47,6 +47,13 @@ def generation_of(pipeline: Pipeline, table: str) -> int:
     return newest.tables[table].generation
 
 
+def held(pipeline: Pipeline, table: str) -> str:
+    """Why the newest publication has the table in quarantine; "" if it has not."""
+    record = pipeline.store.publication(max(pipeline.store.publication_numbers(), default=0))
+    found = record.tables[table].held if record is not None and table in record.tables else None
+    return "" if found is None else str(found.cause)
+
+
 def at_source(pipeline: Pipeline, table: str, which: str) -> list[tuple[Any, ...]]:
     with closing(connection(pipeline.server)) as conn, conn.cursor() as cursor:
         cursor.execute(AT_SOURCE[which].format(table))
@@ -69,7 +76,9 @@ def test_a_table_has_its_rule_from_the_first_row_on_and_a_changed_rule_holds_for
     source: Database, fresh_database: Callable[[Database], str], spark: Any, tmp_path: Path
 ) -> None:
     """1. A table with a rule and one without are copied while the first changes.
-    2. The rule is changed, while the table changes. 3. The rule is taken away.
+    2. The rule is changed, while the table changes.
+    3. A rule that Spark refuses holds that table back, and the lake goes on showing it.
+    4. The rule is taken away.
     Whatever the lake shows at any publication is by one rule alone, and at the end of each step it is what the source
     itself makes of the rows.
     """
@@ -104,6 +113,11 @@ def test_a_table_has_its_rule_from_the_first_row_on_and_a_changed_rule_holds_for
             pipeline.until(lambda: pipeline.shows(people), "it to be live")
             hammer.stop()
             agree("second")
+        broken = [{"tables": people, "select": ["id", "nothing"]}]
+        done(pipeline, "define", **redefined(pipeline, table_options=broken))
+        pipeline.until(lambda: "nothing" in held(pipeline, people), "the quarantine by a broken rule")
+        assert in_lake(reader, people)[0] == ["id", "name", "salary", "little"]
+        assert held(pipeline, plain) == ""
         done(pipeline, "define", **redefined(pipeline, table_options=[]))
         generation = generation_of(pipeline, people)
         pipeline.until(lambda: generation_of(pipeline, people) > generation, "the next generation")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cutline.common.causes import Cause, Code, counted
@@ -166,6 +169,16 @@ def test_a_pipeline_without_any_part_and_parts_of_another_version_are_rendered()
         assert not any("chunk_read" in name or "future" in name for name in names)
 
 
+@pytest.fixture
+def own_garbage() -> Iterator[None]:
+    """The collector looks through what the test makes, and not through what earlier tests left in this process."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("own_garbage")
 def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> None:
     """A scrape of 10,000 tables costs at most six times what it takes to parse the JSON that comes from Redis, which
     measures the machine: 0.4 of 0.1 seconds of CPU where this was written."""
@@ -183,20 +196,20 @@ def test_ten_thousand_tables_have_few_series_and_one_scrape_costs_little() -> No
         zero = [["zero_dates", {"table": name, "column": "d"}, 1] for name in names]
         parts[f"writer-{at}"] = {"at": NOW, "counters": [*written.shown(), *zero]}
     bodies = {part: text(each) for part, each in {**parts, "tables": tables}.items()}
-    took = parsing = 0.0
+    times = []
     known = dict[str, tuple[object, TableStatus]]()
     for _ in range(5):
-        began = time.process_time()
+        began = time.thread_time()
         read = {part: json.loads(each) for part, each in bodies.items()}  # alive until the next are: no page is freed
-        parsing += time.process_time() - began
+        parsed = time.thread_time()
         raw = read.pop("tables")
         typed = read_each(TableStatus, raw, known)  # as the registry does: unchanged tables are not made again
         known = {name: (raw[name], table) for name, table in typed.items()}
         body = render(facts(PipelineStatus.put_together(read, typed)), most=200)
-        took += time.process_time() - began
+        times.append((time.thread_time() - began) / (parsed - began))
     found = samples(body)
     assert len(found) < 8_000
-    assert took < 6 * parsing, (took, parsing)
+    assert min(times) < 6, times
     assert value(body, "cutline_table_rows_done", table="shop.t07777") == 10
     rows_done = [value for (name, _), value in found.items() if name == "cutline_table_rows_done"]
     assert (len(rows_done), sum(rows_done)) == (201, 100_000)
