@@ -17,13 +17,9 @@ import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
-import org.apache.spark.sql.catalyst.expressions.BasePredicate;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
-import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
-import org.apache.spark.sql.catalyst.expressions.Predicate$;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
@@ -32,13 +28,13 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
-import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
@@ -49,11 +45,6 @@ public class Expressions {
     private List analysed;
     private List optimized;
     private List inputs;
-    private List chosen;
-    private Expression condition;
-    private List<Attribute> needed;
-    private StructType made;
-    private final List idle = new ArrayList();
 
     /** Makes them, since a class that is compiled at run time is reached by an object of it. */
     public static class Maker {
@@ -150,83 +141,59 @@ public class Expressions {
         return true;
     }
 
-    /**
-     * Choose the results that are to be evaluated; the inputs that they need, in the order in which batches have them.
-     * If `filters`, the last one is a condition, and a row for which it is not true gets nulls.
-     */
-    public List choose(List results, boolean filters) {
-        chosen = new ArrayList();
-        needed = new ArrayList<Attribute>();
-        List names = new ArrayList();
+    /** These of the results, to be evaluated together. */
+    public Chosen choose(List results) {
+        Chosen found = new Chosen();
         StructField[] fields = new StructField[results.size()];
         for (int i = 0; i < fields.length; i++) {
             Expression each = (Expression) optimized.get(((Integer) results.get(i)).intValue());
-            boolean last = filters && i == fields.length - 1;
-            condition = last ? each : null;
-            chosen.add(last ? Literal$.MODULE$.TrueLiteral() : each);
-            fields[i] = new StructField("" + i, each.dataType(), true, org.apache.spark.sql.types.Metadata.empty());
+            found.expressions.add(each);
+            fields[i] = new StructField("" + i, each.dataType(), true, Metadata.empty());
         }
-        made = new StructType(fields);
+        found.made = new StructType(fields);
         for (int i = 0; i < inputs.size(); i++) {
             Attribute input = (Attribute) inputs.get(i);
-            for (int j = 0; j < chosen.size(); j++) {
-                Expression each = j == chosen.size() - 1 && condition != null ? condition : (Expression) chosen.get(j);
-                if (each.references().contains(input)) {
-                    needed.add(input);
-                    names.add(input.name());
+            for (int j = 0; j < fields.length; j++) {
+                if (((Expression) found.expressions.get(j)).references().contains(input)) {
+                    found.inputs.add(input);
                     break;
                 }
             }
         }
-        if (names.isEmpty()) { // a batch without a column would lose the number of its rows
-            needed.add((Attribute) inputs.get(0));
-            names.add(((Attribute) inputs.get(0)).name());
+        if (found.inputs.isEmpty()) { // a batch without a column would lose the number of its rows
+            found.inputs.add(inputs.get(0));
         }
-        return names;
+        return found;
     }
 
-    /** Evaluate the chosen results: batches of the needed inputs from one file of Arrow's stream format to another. */
-    public void evaluate(String from, String to) throws Exception {
-        Evaluator evaluator = taken();
-        evaluator.evaluate(from, to, made);
-        synchronized (idle) { // one that failed is not used again
-            idle.add(evaluator);
-        }
-    }
+    /** Some of the results, and the code that Catalyst generates for them, which costs more to make than a small batch. */
+    public static class Chosen {
+        private final List expressions = new ArrayList();
+        private final List inputs = new ArrayList();
+        private final List idle = new ArrayList();
+        private StructType made;
 
-    private Evaluator taken() {
-        synchronized (idle) {
-            if (!idle.isEmpty()) {
-                return (Evaluator) idle.remove(idle.size() - 1);
+        /** The names of the inputs that they need, in the order in which batches have them. */
+        public List needed() {
+            List<String> names = new ArrayList<String>();
+            for (int i = 0; i < inputs.size(); i++) {
+                names.add(((Attribute) inputs.get(i)).name());
             }
-        }
-        return new Evaluator(chosen, needed, condition);
-    }
-
-    /** The generated code of the chosen results, for one thread at a time: to make it costs more than a small batch. */
-    private static class Evaluator {
-        private final UnsafeProjection projection;
-        private final BasePredicate predicate;
-        private final InternalRow nulls;
-
-        Evaluator(List chosen, List needed, Expression condition) {
-            Seq inputs = CollectionConverters.asScala(needed).toSeq();
-            projection = UnsafeProjection.create(CollectionConverters.asScala(chosen).toSeq(), inputs);
-            predicate = condition == null ? (BasePredicate) null : Predicate$.MODULE$.create(condition, inputs);
-            nulls = new GenericInternalRow(chosen.size());
+            return names;
         }
 
-        void evaluate(String from, String to, StructType made) throws Exception {
+        /** Evaluate batches of the needed inputs, from one file of Arrow's stream format to another. Thread-safe. */
+        public void evaluate(String from, String to) throws Exception {
+            UnsafeProjection projection = taken();
             BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("rule", 0, Long.MAX_VALUE);
             try {
-                FileInputStream in = new FileInputStream(from);
-                ArrowStreamReader reader = new ArrowStreamReader(in, allocator);
+                ArrowStreamReader reader = new ArrowStreamReader(new FileInputStream(from), allocator);
                 VectorSchemaRoot root =
                         VectorSchemaRoot.create(ArrowUtils.toArrowSchema(made, "UTC", true, false), allocator);
                 try {
                     OutputStream out = new BufferedOutputStream(new FileOutputStream(to), 1 << 20);
                     try {
-                        write(reader, root, new ArrowStreamWriter(root, null, Channels.newChannel(out)));
+                        write(projection, reader, root, new ArrowStreamWriter(root, null, Channels.newChannel(out)));
                     } finally {
                         out.close();
                     }
@@ -237,9 +204,24 @@ public class Expressions {
             } finally {
                 allocator.close();
             }
+            synchronized (idle) { // one that failed is not used again
+                idle.add(projection);
+            }
         }
 
-        private void write(ArrowStreamReader reader, VectorSchemaRoot root, ArrowStreamWriter writer) throws Exception {
+        private UnsafeProjection taken() {
+            synchronized (idle) {
+                if (!idle.isEmpty()) {
+                    return (UnsafeProjection) idle.remove(idle.size() - 1);
+                }
+            }
+            return UnsafeProjection.create(
+                    CollectionConverters.asScala(expressions).toSeq(), CollectionConverters.asScala(inputs).toSeq());
+        }
+
+        private static void write(
+                UnsafeProjection projection, ArrowStreamReader reader, VectorSchemaRoot root, ArrowStreamWriter writer)
+                throws Exception {
             ArrowWriter rows = ArrowWriter.create(root);
             writer.start();
             VectorSchemaRoot source = reader.getVectorSchemaRoot();
@@ -250,8 +232,7 @@ public class Expressions {
                 }
                 Iterator each = new ColumnarBatch(columns, source.getRowCount()).rowIterator();
                 while (each.hasNext()) {
-                    InternalRow row = (InternalRow) each.next();
-                    rows.write(predicate == null || predicate.eval(row) ? projection.apply(row) : nulls);
+                    rows.write(projection.apply((InternalRow) each.next()));
                 }
                 rows.finish();
                 writer.writeBatch();

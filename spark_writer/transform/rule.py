@@ -59,80 +59,91 @@ class RuleFault(TableFault):
     code = Code.RULE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What a table's rule makes of rows of the schema `source`: rows of `target`, the lake's.
+class Evaluation:
+    """Expressions that are evaluated together: their results' names, and the columns of the source that they need."""
 
-    `plain` are the columns that the source has too: the names there, by the names in the lake. `computed` are the names
-    of the others, in the order in which `expressions` gives them; `needed` are the source's columns that these need.
-    `filters`: whether a condition comes after them. `expressions` is None where nothing is to be evaluated.
-    """
+    def __init__(self, chosen: Any, names: Sequence[str], table_id: str) -> None:
+        """Take what `Expressions.choose` of Java gave."""
+        self._chosen, self._table_id = chosen, table_id
+        self.names = tuple(names)
+        self.needed = tuple(str(name) for name in chosen.needed())
 
-    source: TableSchema
-    target: TableSchema
-    plain: dict[str, str]
-    computed: tuple[str, ...]
-    filters: bool
-    expressions: Any
-    needed: tuple[str, ...]
-
-    def chunk(self, rows: pa.Table) -> pa.Table:
-        """The lake's rows of those that a SELECT gave."""
-        found = self._evaluated(rows)
-        if self.filters:
-            keeps = found[_KEPT]
-            rows, found = rows.filter(keeps), found.filter(keeps)
-        return self._in_lake(rows, found)
-
-    def changes(self, changes: pa.Table) -> pa.Table:
-        """The changes of lake rows. One that leaves out its row deletes it, since the row may have been there before;
-        without a key it is left out, as such tables have inserts only.
-        """
-        living = pc.invert(is_any(changes[OP], *_GONE))
-        found = self._evaluated(changes.filter(living))
-        at = pc.if_else(living, pc.subtract(pc.cumulative_sum(pc.cast(living, pa.int64())), 1), None)
-        found = found.take(at)  # null for a row that is gone
-        if self.filters:
-            out = pc.and_(living, pc.invert(pc.fill_null(found[_KEPT], False)))
-            if self.target.key:
-                place = changes.schema.get_field_index(OP)
-                ops = pc.if_else(out, Op.DELETE.value, changes[OP].cast(pa.string()))
-                changes = changes.set_column(place, OP, ops)
-            else:
-                changes, found = changes.filter(pc.invert(out)), found.filter(pc.invert(out))
-        lake = self._in_lake(changes, found)
-        meta = [changes[field.name] for field in META_FIELDS]
-        return pa.Table.from_arrays([*lake.columns, *meta], schema=pa.schema([*lake.schema, *META_FIELDS]))
-
-    def _in_lake(self, rows: pa.Table, found: pa.Table) -> pa.Table:
-        """Put the columns of the source and the computed ones together, in the lake's order and types."""
-        columns = [
-            (rows[self.plain[field.name]] if field.name in self.plain else found[field.name]).cast(field.type)
-            for field in self.target.arrow
-        ]
-        return pa.Table.from_arrays(columns, schema=self.target.arrow)
-
-    def _evaluated(self, rows: pa.Table) -> pa.Table:
-        """The computed columns of these rows by name, and where the rule has a condition, whether it is true (`_KEPT`);
-        the others are null where it is not.
-        """
-        names = [*self.computed, *([_KEPT] if self.filters else [])]
-        if not names:
-            return pa.table({"": pa.nulls(rows.num_rows)})
+    def of(self, rows: pa.Table) -> pa.Table:
+        """The results for these rows, by name. RuleFault where one fails."""
         inputs = rows.select(self.needed)
         with tempfile.TemporaryDirectory(prefix="cutline-rule-") as folder:
             before, after = f"{folder}/before", f"{folder}/after"
             with pa.OSFile(before, "wb") as file, pa.ipc.new_stream(file, inputs.schema) as stream:
                 stream.write_table(inputs)
             try:
-                self.expressions.evaluate(before, after)
+                self._chosen.evaluate(before, after)
             except (Py4JJavaError, PySparkException) as error:
                 raise RuleFault(
-                    f"the rule of {self.source.table_id} failed on a row: {first_line(error)}",
+                    f"the rule of {self._table_id} failed on a row: {first_line(error)}",
                     "correct select or where in table_options, or the row, and have the table read again",
                 ) from error
             with pa.OSFile(after, "rb") as file:
-                return pa.ipc.open_stream(file).read_all().rename_columns(names)
+                return pa.ipc.open_stream(file).read_all().rename_columns(self.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a table's rule makes of rows of the source: rows of `target`, the lake's schema.
+
+    `plain` are the columns that the source has too: the names there, by the names in the lake. `computed` are the
+    others, and `condition` is the rule's; each is None where there is nothing to evaluate.
+    """
+
+    target: TableSchema
+    plain: dict[str, str]
+    computed: Evaluation | None
+    condition: Evaluation | None
+
+    @property
+    def reads(self) -> set[str]:
+        """The columns of the source that are needed."""
+        needed = [name for each in (self.computed, self.condition) if each is not None for name in each.needed]
+        return {*self.plain.values(), *needed}
+
+    def chunk(self, rows: pa.Table) -> pa.Table:
+        """The lake's rows of those that a SELECT gave."""
+        if self.condition is not None:
+            rows = rows.filter(self.condition.of(rows)[_KEPT])
+        return self._in_lake(rows, self.computed and self.computed.of(rows))
+
+    def changes(self, changes: pa.Table) -> pa.Table:
+        """The changes of lake rows. One that leaves out its row deletes it, since the row may have been there before;
+        without a key it is left out, as such tables have inserts only.
+        """
+        stays = pc.invert(is_any(changes[OP], *_GONE))
+        if self.condition is not None:
+            kept = pc.fill_null(_scattered(self.condition.of(changes.filter(stays)), stays)[_KEPT], False)
+            out, stays = pc.and_(stays, pc.invert(kept)), pc.and_(stays, kept)
+            if self.target.key:
+                ops = pc.if_else(out, Op.DELETE.value, changes[OP].cast(pa.string()))
+                changes = changes.set_column(changes.schema.get_field_index(OP), OP, ops)
+            else:
+                inside = pc.invert(out)
+                changes, stays = changes.filter(inside), stays.filter(inside)
+        found = self.computed and _scattered(self.computed.of(changes.filter(stays)), stays)
+        lake, meta = self._in_lake(changes, found), [changes[field.name] for field in META_FIELDS]
+        return pa.Table.from_arrays([*lake.columns, *meta], schema=pa.schema([*lake.schema, *META_FIELDS]))
+
+    def _in_lake(self, rows: pa.Table, found: pa.Table | None) -> pa.Table:
+        """Put the columns of the source and the computed ones together, in the lake's order and types."""
+        columns = [
+            (rows[self.plain[field.name]] if found is None or field.name in self.plain else found[field.name]).cast(
+                field.type
+            )
+            for field in self.target.arrow
+        ]
+        return pa.Table.from_arrays(columns, schema=self.target.arrow)
+
+
+def _scattered(found: pa.Table, where: pa.ChunkedArray) -> pa.Table:
+    """Results for the rows at which `where` is true, as a table of all rows; null elsewhere."""
+    at = pc.subtract(pc.cumulative_sum(pc.cast(where, pa.int64())), 1)
+    return found.take(pc.if_else(where, at, None))
 
 
 def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
@@ -141,23 +152,24 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
     size = expressions.size()
     inputs = [expressions.input(at) for at in range(size)]
     filters = shape.where is not None
-    chosen = [at for at in range(size - filters) if inputs[at] < 0]
     target, plain = _target(source, source.columns, expressions, shape)
     if source.shown is not None:
         shown = _target(source, source.shown, _analysed(session, source, source.shown, shape), shape)[0].columns
         target = replace(target, shown=shown)
     # By this name the journal and the work of the table know both, since one follows from the other.
     target.__dict__["hash"] = source.hash
-    computed = tuple(expressions.name(at) for at in chosen)
-    evaluated = [*chosen, *([size - 1] if filters else [])]
+
+    def evaluation(results: list[int]) -> Evaluation | None:
+        if not results:
+            return None
+        names = [str(expressions.name(at)) for at in results]
+        return Evaluation(expressions.choose(_java_list(session, results)), names, source.table_id)
+
     return Rule(
-        source=source,
         target=target,
         plain=plain,
-        computed=computed,
-        filters=filters,
-        expressions=expressions if evaluated else None,
-        needed=tuple(expressions.choose(_java_list(session, evaluated), filters)) if evaluated else (),
+        computed=evaluation([at for at in range(size - filters) if inputs[at] < 0]),
+        condition=evaluation([size - 1] if filters else []),
     )
 
 
@@ -169,9 +181,10 @@ def _analysed(session: SparkSession, source: TableSchema, columns: Sequence[Colu
     items = list(shape.select)
     if shape.where is not None:
         items.append(f"(\n{shape.where}\n) AS `{_KEPT}`")
-    for some in ([items] if len(items) == 1 else [*([item] for item in items), items]):
-        written = shape.where if some[0].endswith(f"`{_KEPT}`") else some[0]
-        about = f"{written!r} in table_options of {source.table_id}"
+
+    def analysed(some: list[str]) -> Any:
+        about = "a rule" if len(some) > 1 else repr(shape.where if some[0].endswith(f"`{_KEPT}`") else some[0])
+        about = f"{about} in table_options of {source.table_id}"
         try:
             found = maker.make(cast(Any, session)._jsparkSession, schema, _java_list(session, some))
         except (Py4JJavaError, PySparkException) as error:
@@ -181,14 +194,20 @@ def _analysed(session: SparkSession, source: TableSchema, columns: Sequence[Colu
                 f"{about} does not make one row of each row by itself, as an aggregate, a window or a generator",
                 "use functions of one row",
             )
-        for at in range(found.size()):
-            if unsteady := list(found.unsteady(at)):
-                raise RuleFault(
-                    f"{about} uses {', '.join(unsteady)}, whose value does not depend on the row alone",
-                    "use columns and functions of them",
-                )
-    if shape.where is not None and found.type(found.size() - 1) != '"boolean"':
-        kind = found.type(found.size() - 1).strip('"')
+        if unsteady := [name for at in range(found.size()) for name in found.unsteady(at)]:
+            raise RuleFault(
+                f"{about} uses {', '.join(unsteady)}, whose value does not depend on the row alone",
+                "use columns and functions of them",
+            )
+        return found
+
+    try:
+        found = analysed(items)
+    except RuleFault:
+        for item in items:
+            analysed([item])  # which of them it is
+        raise
+    if shape.where is not None and (kind := found.type(found.size() - 1).strip('"')) != "boolean":
         raise RuleFault(f"where of {source.table_id} is of the type {kind}", "make it a condition")
     return found
 

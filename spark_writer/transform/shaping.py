@@ -21,7 +21,7 @@ from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.file_metrics import file_metrics
 from cutline.common.journal.plan import Staged, StagedLost, TableStep
-from cutline.common.schema import TableSchema
+from cutline.common.schema import META_FIELDS, TableSchema
 from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
@@ -108,7 +108,8 @@ class Shaping:
             raise StagedLost(error.cause) from error
         chunk = record.kind == "chunk"
         with self._files.reading(record.path) as file, pq.ParquetFile(file) as source:
-            groups = (source.read_row_group(at) for at in range(source.num_row_groups))
+            columns = [*rule.reads, *(() if chunk else (field.name for field in META_FIELDS))]
+            groups = (source.read_row_group(at, columns=columns) for at in range(source.num_row_groups))
             shaped = (rule.chunk(group) if chunk else rule.changes(group) for group in groups)
             written = self._written(rows for rows in shaped if rows.num_rows)
         if written is None:
