@@ -68,7 +68,7 @@ class Evaluation:
         self.names = tuple(names)
         self.needed = tuple(str(name) for name in chosen.needed())
 
-    def of(self, rows: pa.Table) -> pa.Table:
+    def results(self, rows: pa.Table) -> pa.Table:
         """The results for these rows, by name. RuleFault where one fails."""
         inputs = rows.select(self.needed)
         with tempfile.TemporaryDirectory(prefix="cutline-rule-") as folder:
@@ -80,7 +80,7 @@ class Evaluation:
             except (Py4JJavaError, PySparkException) as error:
                 raise RuleFault(
                     f"the rule of {self._table_id} failed on a row: {first_line(error)}",
-                    "correct select or where in table_options, or the row, and have the table read again",
+                    "correct select or where in table_options, or correct the row and have the table read again",
                 ) from error
             with pa.OSFile(after, "rb") as file:
                 return pa.ipc.open_stream(file).read_all().rename_columns(self.names)
@@ -108,8 +108,8 @@ class Rule:
     def chunk(self, rows: pa.Table) -> pa.Table:
         """The lake's rows of those that a SELECT gave."""
         if self.condition is not None:
-            rows = rows.filter(self.condition.of(rows)[_KEPT])
-        return self._in_lake(rows, self.computed and self.computed.of(rows))
+            rows = rows.filter(self.condition.results(rows)[_KEPT])
+        return self._in_lake(rows, self.computed and self.computed.results(rows))
 
     def changes(self, changes: pa.Table) -> pa.Table:
         """The changes of lake rows. One that leaves out its row deletes it, since the row may have been there before;
@@ -117,7 +117,7 @@ class Rule:
         """
         stays = pc.invert(is_any(changes[OP], *_GONE))
         if self.condition is not None:
-            kept = pc.fill_null(_scattered(self.condition.of(changes.filter(stays)), stays)[_KEPT], False)
+            kept = pc.fill_null(_scattered(self.condition.results(changes.filter(stays)), stays)[_KEPT], False)
             out, stays = pc.and_(stays, pc.invert(kept)), pc.and_(stays, kept)
             if self.target.key:
                 ops = pc.if_else(out, Op.DELETE.value, changes[OP].cast(pa.string()))
@@ -125,7 +125,7 @@ class Rule:
             else:
                 inside = pc.invert(out)
                 changes, stays = changes.filter(inside), stays.filter(inside)
-        found = self.computed and _scattered(self.computed.of(changes.filter(stays)), stays)
+        found = self.computed and _scattered(self.computed.results(changes.filter(stays)), stays)
         lake, meta = self._in_lake(changes, found), [changes[field.name] for field in META_FIELDS]
         return pa.Table.from_arrays([*lake.columns, *meta], schema=pa.schema([*lake.schema, *META_FIELDS]))
 

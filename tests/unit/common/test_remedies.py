@@ -70,6 +70,11 @@ TRIED: Mapping[Code, tuple[str, ...]] = {
         "test_a_column_of_another_user_parks_the_table_until_it_is_overwritten_or_dropped_again",
         f"{OPERATION}test_pages.py::test_the_pages_take_a_new_user_from_an_empty_folder_to_a_lake",
     ),
+    Code.RULE: (
+        f"{LAKE}test_rules.py::test_a_row_on_which_a_rule_fails_quarantines_its_table_alone",
+        "tests/integration/end_to_end/test_shaping.py::"
+        "test_a_table_has_its_rule_from_the_first_row_on_and_a_changed_rule_holds_for_old_rows_too",
+    ),
     Code.LAKE: (
         f"{LAKE}test_quarantine.py::test_a_retry_brings_a_table_back_without_another_start",
         f"{LAKE}test_quarantine.py::"
