@@ -200,3 +200,17 @@ def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:
     """The first of these entries that matches the table ("db.table"); empty options if none does."""
     found = (options for options in entries if select_tables((options.tables,), (table_id,)))
     return next(found, TableOptions(tables="*.*"))
+
+
+def shapes_of(entries: Iterable[TableOptions], tables: Iterable[str]) -> dict[str, Shape]:
+    """The rules of those of these tables that have one, by the first entry that matches each; quick for many tables."""
+    shapes: dict[str, Shape] = {}
+    unmatched = set(tables)
+    entries = list(entries)
+    while any(options.shape is not None for options in entries):
+        options = entries.pop(0)
+        matched = select_tables((options.tables,), unmatched)
+        unmatched.difference_update(matched)
+        if options.shape is not None:
+            shapes |= dict.fromkeys(matched, options.shape)
+    return shapes

@@ -16,7 +16,7 @@ from typing import TypeVar
 from cutline.common.causes import Cause, Code, joined
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.config.table_options import TableOptions
+from cutline.common.config.table_options import TableOptions, shapes_of
 from cutline.common.errors import (
     CutlineError,
     NextGeneration,
@@ -28,7 +28,6 @@ from cutline.common.errors import (
 )
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
-from cutline.common.shape import Shape
 from cutline.common.status.pipeline_status import BinlogStatus
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.common.threads import Threads
@@ -244,7 +243,7 @@ class SourceReader:
                 if not begins:
                     unselected = known.difference(self.config.select(known))
                     unseen = known.difference(existing, unselected)
-                    shapes = self._shapes(known)
+                    shapes = shapes_of(self.config.table_options, known)
                     return TablesFound(tables=found, unseen=unseen, unselected=unselected, shapes=shapes)
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
@@ -263,13 +262,6 @@ class SourceReader:
                     table_id=table_id, generation=generation, end=next_bound(connection, schema, start, rows)
                 ))  # fmt: skip
         raise TypeError(f"{type(question).__name__} is no question about the source")
-
-    def _shapes(self, names: Collection[str]) -> dict[str, Shape]:
-        """The rules that the definition has for these tables."""
-        if all(options.shape is None for options in self.config.table_options):
-            return {}
-        shapes = {name: self.config.options_of(name).shape for name in names}
-        return {name: shape for name, shape in shapes.items() if shape is not None}
 
     def _describe(self, names: Sequence[str], connection: Connection, server: Server) -> dict[str, TableFound]:
         options = {name: self.config.options_of(name) for name in names}

@@ -13,7 +13,7 @@ from cutline.common.config.globs import select_tables
 from cutline.common.config.pipeline import PipelineConfig, Point, WorkersConfig, load, parse, shown
 from cutline.common.config.settings import settings
 from cutline.common.config.source import Address, SourceConfig, TlsConfig
-from cutline.common.config.table_options import TableOptions, partitioned_by, sorted_by
+from cutline.common.config.table_options import TableOptions, partitioned_by, shapes_of, sorted_by
 from cutline.common.errors import ConfigError
 from cutline.common.shape import Shape
 from cutline.services.sources.mysql import tls
@@ -368,6 +368,12 @@ def test_a_rule_is_kept_as_it_was_written() -> None:
     assert read.options_of("shop.a").shape == Shape(select=("*",), where="a > 1")
     assert read.options_of("shop.b").shape == Shape(select=("*", "a AS b"))
     assert read.options_of("shop.c").shape is None
+    options = [{"tables": "shop.a?"}, {"tables": "shop.a*", "where": "a > 1"}, {"tables": "*.*", "select": ["id"]}]
+    entries = [TableOptions.model_validate(each) for each in options]
+    assert shapes_of(entries, ["shop.a", "shop.a1", "shop.b"]) == {
+        "shop.a": Shape(where="a > 1"), "shop.b": Shape(select=("id",))
+    }  # fmt: skip
+    assert shapes_of(entries[:1], ["shop.a"]) == {}
     assert PipelineConfig.from_definition(read.definition()) == read
 
 
