@@ -43,6 +43,7 @@ class ShapedFiles:
             if name.startswith("."):
                 left = self._store.stale(_FOLDER, name)
             else:
-                left = int(name.partition(".")[0]) < self._w
+                number = name.partition(".")[0]
+                left = number.isdecimal() and int(number) < self._w
             if left:
                 self._store.remove(f"{_FOLDER}/{name}")

@@ -21,6 +21,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.classic.Dataset;
@@ -51,7 +52,10 @@ public class Expressions {
         public Maker() {}
 
         /** Analyse these items of a SELECT list over columns of this schema (JSON); an AnalysisException of Spark's. */
-        public Expressions make(SparkSession session, String schema, List items) {
+        public Expressions make(SparkSession session, String schema, List items) throws Exception {
+            for (int i = 0; i < items.size(); i++) {
+                refuseQueries(session.sessionState().sqlParser().parseExpression((String) items.get(i)));
+            }
             Expressions found = new Expressions();
             JavaSparkContext context = JavaSparkContext.fromSparkContext(session.sparkContext());
             Dataset rows = session.createDataFrame(context.emptyRDD(), (StructType) DataType.fromJson(schema));
@@ -61,6 +65,17 @@ public class Expressions {
             found.analysed = listOf(plan, found.inputs);
             found.optimized = found.analysed == null ? (List) null : listOf(query.optimizedPlan(), found.inputs);
             return found;
+        }
+
+        /** Before the analysis, which opens the files that a query names. */
+        private static void refuseQueries(Expression parsed) {
+            if (parsed instanceof PlanExpression) {
+                throw new IllegalArgumentException("it has a query");
+            }
+            Iterator children = CollectionConverters.asJava(parsed.children()).iterator();
+            while (children.hasNext()) {
+                refuseQueries((Expression) children.next());
+            }
         }
 
         private static List listOf(LogicalPlan plan, List inputs) {
@@ -75,7 +90,7 @@ public class Expressions {
 
     private Expressions() {}
 
-    /** Whether each row gives one row by itself: no aggregate, window, generator or query. */
+    /** Whether each row gives one row by itself: no aggregate, window or generator. */
     public boolean areOfOneRow() {
         return optimized != null;
     }
@@ -119,6 +134,7 @@ public class Expressions {
         boolean own = expression.children().isEmpty() || childrenAreSteady(expression);
         if ((!expression.deterministic() && own)
                 || name.startsWith("Current")
+                || name.equals("AesEncrypt") // says of itself that it is steady, and draws a random vector
                 || name.equals("Now")
                 || name.equals("LocalTimestamp")
                 || expression instanceof PlanExpression) {
@@ -168,6 +184,8 @@ public class Expressions {
 
     /** Some of the results, and the code that Catalyst generates for them, which costs more to make than a small batch. */
     public static class Chosen {
+        private static final long BATCH_BYTES = 16 << 20;
+
         private final List expressions = new ArrayList();
         private final List inputs = new ArrayList();
         private final List idle = new ArrayList();
@@ -219,10 +237,17 @@ public class Expressions {
                     CollectionConverters.asScala(expressions).toSeq(), CollectionConverters.asScala(inputs).toSeq());
         }
 
+        private static void finish(ArrowWriter rows, ArrowStreamWriter writer) throws Exception {
+            rows.finish();
+            writer.writeBatch();
+            rows.reset();
+        }
+
         private static void write(
                 UnsafeProjection projection, ArrowStreamReader reader, VectorSchemaRoot root, ArrowStreamWriter writer)
                 throws Exception {
             ArrowWriter rows = ArrowWriter.create(root);
+            long bytes = 0;
             writer.start();
             VectorSchemaRoot source = reader.getVectorSchemaRoot();
             ColumnVector[] columns = new ColumnVector[source.getFieldVectors().size()];
@@ -232,12 +257,16 @@ public class Expressions {
                 }
                 Iterator each = new ColumnarBatch(columns, source.getRowCount()).rowIterator();
                 while (each.hasNext()) {
-                    rows.write(projection.apply((InternalRow) each.next()));
+                    UnsafeRow row = projection.apply((InternalRow) each.next());
+                    rows.write(row);
+                    bytes += row.getSizeInBytes();
+                    if (bytes > BATCH_BYTES) {
+                        finish(rows, writer);
+                        bytes = 0;
+                    }
                 }
-                rows.finish();
-                writer.writeBatch();
-                rows.reset();
             }
+            finish(rows, writer);
             writer.end();
         }
     }

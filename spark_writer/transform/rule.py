@@ -4,12 +4,13 @@ Catalyst, Spark's own optimizer and generator of code, evaluates expressions in 
 Arrow to Arrow (Expressions.java): so a small batch costs no Spark job. Columns that a rule only chooses or renames do
 not go there. A condition is evaluated before the columns, which are not computed for a row that it leaves out.
 
-Field ids: computed columns have 1, 2, ... in the order of the rule, the source's columns theirs shifted behind these.
-So a column that the source gets by a DDL in place, and that `*` then has, disturbs no other.
+A rule is of one schema: a DDL that changes the source's columns makes the table's next generation
+(services/sources/mysql/binlog/ddl.py), since what the rule makes of old rows may follow from a column's type or name.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from cutline.spark_writer.sinks.contract import TableFault
 _SOURCE = Path(__file__).with_name("Expressions.java")
 _KEPT = "kept "
 """The condition's name among the expressions: no column's name ends in a space."""
+_OUT_OF_MEMORY = re.compile(r"OutOfMemory(Error|Exception)|OutOfDirectMemoryError")
 _TYPES = {
     "byte": "int",
     "short": "int",
@@ -78,6 +80,8 @@ class Evaluation:
             try:
                 self._chosen.evaluate(before, after)
             except (Py4JJavaError, PySparkException) as error:
+                if _OUT_OF_MEMORY.search(first_line(error)):  # by it alone, it would count as the machine's fault
+                    raise _too_large(f"the rule of {self._table_id}") from error
                 raise RuleFault(
                     f"the rule of {self._table_id} failed on a row: {first_line(error)}",
                     "correct select or where in table_options, or correct the row and have the table read again",
@@ -146,16 +150,20 @@ def _scattered(found: pa.Table, where: pa.ChunkedArray) -> pa.Table:
     return found.take(pc.if_else(where, at, None))
 
 
+def _too_large(about: str) -> RuleFault:
+    return RuleFault(
+        f"{about} makes values that are too large for the memory of Spark's JVM",
+        "make them smaller, or give it more by spark.driver.memory, then retry the table",
+    )
+
+
 def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
     """Have Spark analyse the rule of a table with this schema. Raises RuleFault with Spark's own sentence."""
-    expressions = _analysed(session, source, source.columns, shape)
+    expressions = _analysed(session, source, shape)
     size = expressions.size()
     inputs = [expressions.input(at) for at in range(size)]
     filters = shape.where is not None
-    target, plain = _target(source, source.columns, expressions, shape)
-    if source.shown is not None:
-        shown = _target(source, source.shown, _analysed(session, source, source.shown, shape), shape)[0].columns
-        target = replace(target, shown=shown)
+    target, plain = _target(source, expressions, shape)
     # By this name the journal and the work of the table know both, since one follows from the other.
     target.__dict__["hash"] = source.hash
 
@@ -173,11 +181,10 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
     )
 
 
-def _analysed(session: SparkSession, source: TableSchema, columns: Sequence[Column], shape: Shape) -> Any:
-    """Spark's analysis (`Expressions` in Java) of a rule over these columns of a table; RuleFault if it has none."""
+def _analysed(session: SparkSession, source: TableSchema, shape: Shape) -> Any:
+    """Spark's analysis (`Expressions` in Java) of a rule over a table's columns; RuleFault if it has none."""
     maker = one_of(session.sparkContext, _SOURCE, "Expressions$Maker")
-    fields = pa.schema([source.field(column) for column in columns])
-    schema = from_arrow_schema(fields, prefer_timestamp_ntz=True).json()
+    schema = from_arrow_schema(source.arrow, prefer_timestamp_ntz=True).json()
     items = list(shape.select)
     if shape.where is not None:
         items.append(f"(\n{shape.where}\n) AS `{_KEPT}`")
@@ -188,6 +195,8 @@ def _analysed(session: SparkSession, source: TableSchema, columns: Sequence[Colu
         try:
             found = maker.make(cast(Any, session)._jsparkSession, schema, _java_list(session, some))
         except (Py4JJavaError, PySparkException) as error:
+            if _OUT_OF_MEMORY.search(first_line(error)):
+                raise _too_large(about) from error
             raise RuleFault(f"{about} is refused by Spark: {first_line(error)}", "correct it") from error
         if not found.areOfOneRow():
             raise RuleFault(
@@ -212,34 +221,28 @@ def _analysed(session: SparkSession, source: TableSchema, columns: Sequence[Colu
     return found
 
 
-def _target(
-    source: TableSchema, columns: Sequence[Column], expressions: Any, shape: Shape
-) -> tuple[TableSchema, dict[str, str]]:
+def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableSchema, dict[str, str]]:
     """The lake's schema, and the names of the source's columns by those in the lake."""
     outputs = range(expressions.size() - (shape.where is not None))
-    shift = sum(expressions.input(at) < 0 for at in outputs)
     made: list[Column] = []
     plain: dict[str, str] = {}
-    number = 0
-    for at in outputs:
+    last = len(outputs)
+    for number, at in enumerate(outputs, start=1):
         name, place = str(expressions.name(at)), expressions.input(at)
-        if any(name.lower() == known.name.lower() for known in made):
+        if not name.strip() or name.endswith(" "):
+            raise RuleFault(f"select of {source.table_id} has a column named {name!r}", "give it another name by AS")
+        given = place < 0 or source.columns[place].name != name  # the source may have names that only Spark confuses
+        if any(name.lower() == known.name.lower() and (given or known.name not in plain) for known in made):
             raise RuleFault(f"select of {source.table_id} has two columns {name}", "give one another name by AS")
         if place >= 0:
-            column = columns[place]
-            if any(known.field_id == column.field_id + shift for known in made):
-                raise RuleFault(
-                    f"select of {source.table_id} has the column {column.name} twice",
-                    f"compute the other one, as in `concat({column.name}, '') AS {name}`",
-                )
-            element = None if column.element_id is None else column.element_id + shift
-            made.append(replace(column, name=name, field_id=column.field_id + shift, element_id=element))
-            plain[name] = column.name
+            column, plain[name] = source.columns[place], source.columns[place].name
+            last += column.element_id is not None
+            element = None if column.element_id is None else last
+            made.append(replace(column, name=name, field_id=number, element_id=element))
         else:
-            number += 1
             kind = _source_type(source, name, expressions.type(at).strip('"'))
             made.append(Column(name=name, field_id=number, mysql_type=kind, nullable=True, computed=True))
-    by_source = {theirs: name for name, theirs in plain.items()}
+    by_source = {theirs: name for name, theirs in reversed(plain.items())}
     if missing := [name for name in source.key if name not in by_source]:
         raise RuleFault(
             f"select of {source.table_id} lacks the column {missing[0]} of its key", "add it, under any name"
@@ -248,7 +251,7 @@ def _target(
         source,
         columns=tuple(made),
         key=tuple(by_source[name] for name in source.key),
-        last_field_id=source.last_field_id + shift,
+        last_field_id=last,
         shown=None,
         shape=None,
     ), plain

@@ -37,6 +37,8 @@ class Shaping:
 
     def __init__(self, store: PipelineStore, session: SparkSession) -> None:
         """`session` is the pipeline's own, so its settings of Spark SQL hold for rules."""
+        # BETWEEN and its like would become two projections, one on the other.
+        session.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
         self._store = store
         self._session = session
         self._rules: dict[str, Rule] = {}
@@ -46,10 +48,6 @@ class Shaping:
         """Begin start `w`; remove what earlier ones left."""
         self._files = self._store.shaped_files(w)
         self._files.remove_left()
-
-    def target(self, schema: TableSchema) -> TableSchema:
-        """The lake's schema of a table; RuleFault if Spark refuses its rule."""
-        return schema if schema.shape is None else self._rule(schema).target
 
     def _rule(self, schema: TableSchema) -> Rule:
         known = self._rules.get(schema.hash)
@@ -71,7 +69,7 @@ class Shaping:
         try:
             yield replace(
                 step,
-                schema=self.target(step.schema),
+                schema=self._rule(step.schema).target,
                 chunks=[file for staged in step.chunks for file in self._shaped(staged, made)],
                 changes=[file for staged in step.changes for file in self._shaped(staged, made)],
             )

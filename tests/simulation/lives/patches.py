@@ -15,7 +15,6 @@ from cutline.common.journal.plan import TableStep
 from cutline.common.mesh import host as mesh_host
 from cutline.common.mesh import loop as mesh_loop
 from cutline.common.mesh.ports import Pools, Ports
-from cutline.common.schema import TableSchema
 from cutline.common.store import commands as commands_module
 from cutline.common.store import lives as lives_module
 from cutline.common.store import store as store_module
@@ -120,9 +119,6 @@ class Unshaped:
 
     def begin(self, w: int) -> None:
         pass
-
-    def target(self, schema: TableSchema) -> TableSchema:
-        return schema
 
     def shaped(self, step: TableStep) -> AbstractContextManager[TableStep]:
         return nullcontext(step)

@@ -353,6 +353,7 @@ def test_another_format_version_is_refused(version: str) -> None:
         ('[{tables: "shop.*", select: [id, " "]}]', "has an empty expression in select or where"),
         ('[{tables: "shop.*", where: ""}]', "has an empty expression in select or where"),
         ('[{tables: "shop.*", select: id}]', "select must be a list"),
+        ("[{tables: 'shop.*', where: \"born < DATE ' Today'\"}]", "reads a word as the present time"),
         ("[{tables: 'shop.*', select: [id, \"'${env:HOME}' AS h\"]}]", "would name a setting of Spark's process"),
         ("5", "must be a list"),
     ],

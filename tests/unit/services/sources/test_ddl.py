@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cutline.common.schema import Column
+from cutline.common.shape import Shape
 from cutline.services.sources.mysql.binlog.ddl import Effect, Evolve, Quarantine, Restart, Truncate, classify
 from tests.support.captured import CAPTURED, KEYED, columns, effects, only, schema
 
@@ -401,3 +402,11 @@ def test_a_tinyint_1_that_is_boolean_becomes_a_number_by_its_width_alone() -> No
 def test_truncate_is_a_change_of_its_own_kind() -> None:
     assert only("TRUNCATE TABLE `orders`") == Truncate(table_id="shop.orders")
     assert only("truncate crm.orders") == Truncate(table_id="crm.orders")
+
+
+def test_a_table_with_a_rule_is_read_again_where_its_columns_change_and_only_there() -> None:
+    shaped = {**CAPTURED, "shop.orders": replace(schema(), shape=Shape(where="id > 1"))}
+    for clause in ("ADD c INT", "MODIFY id BIGINT NOT NULL", "RENAME COLUMN name TO title", "DROP COLUMN price"):
+        (effect,) = classify(f"ALTER TABLE orders {clause}", "shop", shaped, primary=KEYED)
+        assert isinstance(effect, Restart), clause
+    assert classify("ALTER TABLE orders ADD INDEX (name)", "shop", shaped, primary=KEYED) == []
