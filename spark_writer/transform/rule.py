@@ -231,8 +231,10 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
         name, place = str(expressions.name(at)), expressions.input(at)
         if not name.strip() or name.endswith(" "):
             raise RuleFault(f"select of {source.table_id} has a column named {name!r}", "give it another name by AS")
-        given = place < 0 or source.columns[place].name != name  # the source may have names that only Spark confuses
-        if any(name.lower() == known.name.lower() and (given or known.name not in plain) for known in made):
+        # Two names of the source itself may differ in a way that only Spark does not see.
+        own = place >= 0 and source.columns[place].name == name
+        alike = [known.name for known in made if known.name.lower() == name.lower()]
+        if any(other == name or not (own and plain.get(other) == other) for other in alike):
             raise RuleFault(f"select of {source.table_id} has two columns {name}", "give one another name by AS")
         if place >= 0:
             column, plain[name] = source.columns[place], source.columns[place].name

@@ -206,6 +206,8 @@ def test_the_condition_comes_before_the_columns(bench: SparkBench) -> None:
         (Shape(where="price"), "is of the type decimal(10,2)"),
         (Shape(select=("note",)), "lacks the column id of its key"),
         (Shape(select=("id", "price AS id")), "has two columns id"),
+        (Shape(select=("*", "note")), "has two columns note"),
+        (Shape(select=("id", "price AS NOTE", "note")), "has two columns note"),
         (Shape(select=("*", "ID + 1 AS ID")), "has two columns ID"),
         (Shape(select=("id", "map('a', price) AS m")), "is of the type"),
         (Shape(select=("id", "NULL AS n")), "is of the type void"),
