@@ -269,10 +269,29 @@ class TableSchema:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
+    def captured(self) -> tuple[Column, ...]:
+        """The columns that are read from the source: all, but those that neither the table's rule nor its key needs."""
+        if self.shape is None:
+            return self.columns
+        needed = self.shape.needs([column.name for column in self.columns]).union(self.key)
+        return tuple(column for column in self.columns if column.name in needed)
+
+    @cached_property
+    def masked(self) -> frozenset[str]:
+        """The names of the columns that are masked (`Shape.mask`), of those that there are."""
+        found = (self.place(name) for name in (self.shape.mask if self.shape is not None else ()))
+        return frozenset(self.columns[at].name for at in found if at is not None)
+
+    @cached_property
+    def clear(self) -> TableSchema:
+        """The schema by which the source's values are decoded: the same columns, none of them masked."""
+        return replace(self, shape=replace(self.shape, mask=())) if self.shape and self.shape.mask else self
+
+    @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema of the table's columns, with field ids. SourceLost names a column of an unsupported type."""
+        """The Arrow schema of the captured columns, with field ids. SourceLost names one of an unsupported type."""
         fields = []
-        for column in self.columns:
+        for column in self.captured:
             try:
                 fields.append(self.field(column))
             except SourceLost as error:
@@ -314,6 +333,8 @@ class TableSchema:
 
     def field(self, column: Column) -> pa.Field:
         """The Arrow field of one of the table's columns, or of the lake's."""
+        if column.name in self.masked:
+            return pa.field(column.name, pa.string(), metadata={FIELD_ID: str(column.field_id)})
         if self.is_boolean(column):
             return column.arrow.with_type(pa.bool_())
         return column.arrow.with_type(pa.int64()) if self.is_long(column) else column.arrow
@@ -349,8 +370,10 @@ class TableSchema:
         return tuple(column.mysql_type for column in self.key_columns)
 
     def keyed(self, key: tuple[str, ...]) -> TableSchema:
-        """The same columns with another key, for chunks that are not cut by the identity."""
-        return replace(self, key=key)
+        """The same captured columns with another key, for chunks that are not cut by the identity."""
+        made = replace(self, key=key)
+        made.__dict__["captured"] = self.captured
+        return made
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, for JSON."""

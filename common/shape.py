@@ -6,27 +6,82 @@ its rows are read, and a rule that changes belongs to the table's next generatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_WORD = re.compile(r"[a-z0-9_]+", re.ASCII)
+_QUOTED = re.compile(r"`((?:[^`]|``)*)`")
+_ITSELF = re.compile(r"[\w ]*", re.ASCII)
+"""A text that means itself, also as a pattern."""
+_NAME = r"(?:[a-z0-9_]+|`[^`]+`)"
+_EXCEPT = re.compile(rf"\s*\*\s*except\s*\(\s*({_NAME}(?:\s*,\s*{_NAME})*)\s*\)\s*", re.ASCII)
+_STAR = re.compile(r"(?:^|[^\w\s)\]'\"`])\s*\*")
+"""A `*` that no operand is before: it may stand for all columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Items of a SELECT list and a condition, both in Spark SQL over the columns of the source's table.
 
-    `where` None: all rows.
+    `where` None: all rows. Readers put keyed hashes (masking.py) in the place of the values of the columns `mask`, by
+    the key that has the fingerprint `mask_key`; so the rule and all that is written have the hashes. `chunk_by` are
+    columns that readers need besides.
     """
 
     select: tuple[str, ...] = ("*",)
     where: str | None = None
+    mask: tuple[str, ...] = ()
+    mask_key: str | None = None
+    chunk_by: tuple[str, ...] = ()
+
+    def needs(self, columns: Collection[str]) -> set[str]:
+        """Those of a table's columns that the rule may need; some that it does not need may be among them.
+
+        Only Spark understands the rule, and readers have none: a column is left out if no part of the rule can mean it.
+        That is so for a plain name that is no word of it, where no `*` stands for all columns but those of an EXCEPT.
+        """
+        texts: list[str] = []
+        stars: list[set[str]] = []  # for each `*`, the names that it leaves out
+        for item in map(str.lower, self.select):
+            if item.strip() == "*":
+                stars.append(set())
+            elif (found := _EXCEPT.fullmatch(item)) is not None:
+                stars.append({name.strip().strip("`") for name in found[1].split(",")})
+            else:
+                texts.append(item)
+        texts += [] if self.where is None else [self.where.lower()]
+        names = {name.lower() for name in columns}
+        quoted = {name for text in texts for name in _QUOTED.findall(text)} - names
+        words = {word for text in (*texts, *map(str.lower, self.chunk_by)) for word in _WORD.findall(text)}
+        # Names that an expression makes, and patterns of names (spark.sql.parser.quotedRegexColumnNames).
+        made = "identifier" in words or not all(map(_ITSELF.fullmatch, quoted))
+        if made or any(map(_STAR.search, texts)):
+            return set(columns)
+        left_out = stars[0].intersection(*stars[1:]) if stars else names
+        return {
+            name
+            for name in columns
+            if name.lower() in words or name.lower() not in left_out or _WORD.fullmatch(name.lower()) is None
+        }
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict, for JSON."""
+        """A plain dict, for JSON, without the attributes that have their defaults."""
         body: dict[str, Any] = {"select": list(self.select)}
-        return body if self.where is None else body | {"where": self.where}
+        if self.where is not None:
+            body["where"] = self.where
+        if self.mask:
+            body |= {"mask": list(self.mask), "mask_key": self.mask_key}
+        return body | ({"chunk_by": list(self.chunk_by)} if self.chunk_by else {})
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Shape:
         """Read what `to_json` made."""
-        return cls(select=tuple(body["select"]), where=body.get("where"))
+        return cls(
+            select=tuple(body["select"]),
+            where=body.get("where"),
+            mask=tuple(body.get("mask", ())),
+            mask_key=body.get("mask_key"),
+            chunk_by=tuple(body.get("chunk_by", ())),
+        )

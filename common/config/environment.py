@@ -76,9 +76,10 @@ class Environment:
     secrets: str | None = _env(
         "CUTLINE_SECRETS",
         None,
-        "what requests to the control service may name as source.password_env, password_file and files of source.tls,"
-        " separated by commas: the beginning of a variable's name, a pattern of it with *, or the absolute path of a"
-        " folder; `-`: nothing; unset: `*_PASSWORD`, and no file. Cutline's own variables are none of them",
+        "what requests to the control service may name as source.password_env, password_file, files of source.tls,"
+        " masking.key_env and key_file, separated by commas: the beginning of a variable's name, a pattern of it with"
+        " *, or the absolute path of a folder; `-`: nothing; unset: `*_PASSWORD`, `*_MASK_KEY`, and no file."
+        " Cutline's own variables are none of them",
     )
     metrics_open: bool = _env("CUTLINE_METRICS_OPEN", False, "whether /metrics needs no token: true or false")
     oidc_issuer: str | None = _env(

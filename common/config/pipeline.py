@@ -24,6 +24,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from cutline.common.causes import Cause, Code
 from cutline.common.config.faults import Strict, cause_of, fault, location, repeated_keys
 from cutline.common.config.globs import glob_problem, select_tables
+from cutline.common.config.masking_config import MaskingConfig
 from cutline.common.config.reserved import NAMESPACE
 from cutline.common.config.source import SourceConfig
 from cutline.common.config.table_options import (
@@ -33,6 +34,7 @@ from cutline.common.config.table_options import (
     options_of,
 )
 from cutline.common.errors import ConfigError, redacted
+from cutline.common.mask_key import MaskKey
 
 FIXED = (
     "name", "start", "stop", "values", "keyless", "snapshot.chunks",
@@ -229,6 +231,11 @@ class PipelineConfig(Strict):
     table_options: Annotated[tuple[TableOptions, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="list of options for some tables"
     )
+    masking: MaskingConfig | None = Field(
+        default=None,
+        exclude_if=lambda masking: masking is None,  # so that definitions of before this setting are unchanged
+        description="where the key is by which `mask` of table_options masks columns",
+    )
     snapshot: SnapshotConfig = Field(default_factory=lambda: SnapshotConfig())
     keyless: Literal["quarantine", "append"] = Field(
         default="quarantine",
@@ -312,6 +319,16 @@ class PipelineConfig(Strict):
                 "use replay",
             )
         return self
+
+    @model_validator(mode="after")
+    def _masked_by_a_key(self) -> Self:
+        if self.masking is None and any(options.mask for options in self.table_options):
+            raise fault("has table_options with mask, and no masking", "name the place of its key: masking.key_env")
+        return self
+
+    def mask_key(self) -> MaskKey | None:
+        """The key by which columns are masked, None if none are; ConfigError if it is not there, or unfit."""
+        return None if self.masking is None else self.masking.key()
 
     def options_of(self, table_id: str) -> TableOptions:
         """The options of this table ("db.table"); empty ones if no entry matches."""
@@ -416,6 +433,7 @@ def _absolute(config: PipelineConfig, folder: Path) -> PipelineConfig:
         update={
             "sink": config.sink.model_copy(update={"warehouse": absolute_warehouse(config.sink.warehouse, folder)}),
             "source": config.source.absolute(folder),
+            "masking": None if config.masking is None else config.masking.absolute(folder),
         }
     )
 

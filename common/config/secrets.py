@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError
 
-BY_DEFAULT = ("*_PASSWORD",)
+BY_DEFAULT = ("*_PASSWORD", "*_MASK_KEY")
 LONGEST_BYTES = 1 << 16
 _SETTINGS = frozenset(setting.metadata["name"] for setting in dataclasses.fields(Environment))
 _OWN = "cutline_".upper()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cutline.common.config.faults import Strict, fault
-from cutline.common.errors import ConfigError
+from cutline.common.config.secret_places import absolute, secret_of
 
 TlsMode = Literal["disabled", "required", "verify-ca", "verify-identity"]
 CONNECT_TIMEOUT_SECONDS = 10
-_LONGEST_BYTES = 1 << 16  # of a password's file: /dev/zero has no end
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.%]+)\]|(?P<name>[^\s\[\]:/@]+))(?::(?P<port>\d{1,5}))?")
 
 
@@ -180,35 +178,15 @@ class SourceConfig(Strict):
 
         Call it where the connection is made and store the password nowhere: it belongs in no log, status or store.
         """
-        if self.password_env is not None:
-            value = (os.environ if environ is None else environ).get(self.password_env)
-            if value is None:
-                raise ConfigError(
-                    f"the environment variable {self.password_env}, named by source.password_env, is not set",
-                    "export it",
-                )
-            return value
-        if self.password_file is not None:
-            try:
-                with open(self.password_file, "rb") as file:
-                    text = file.read(_LONGEST_BYTES).decode()
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-                raise ConfigError(
-                    f"the file {self.password_file}, named by source.password_file, can't be read ({reason})",
-                    "write the password into its first line",
-                ) from error
-            return text.split("\n", 1)[0].rstrip("\r")
-        return ""
+        found = secret_of(
+            "source.password", "password", variable=self.password_env, file=self.password_file, environ=environ
+        )
+        return found or ""
 
     def absolute(self, folder: Path) -> SourceConfig:
         """The same with absolute paths; relative ones are relative to `folder`."""
-        files = {"password_file": _absolute(self.password_file, folder)}
+        files = {"password_file": absolute(self.password_file, folder)}
         if self.tls is None:
             return self.model_copy(update=files)
-        tls = {name: _absolute(getattr(self.tls, name), folder) for name in ("ca", "cert", "key")}
+        tls = {name: absolute(getattr(self.tls, name), folder) for name in ("ca", "cert", "key")}
         return self.model_copy(update={**files, "tls": self.tls.model_copy(update=tls)})
-
-
-def _absolute(path: str | None, folder: Path) -> str | None:
-    return None if path is None else os.path.normpath(folder / Path(path).expanduser())

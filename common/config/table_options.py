@@ -114,6 +114,11 @@ class TableOptions(Strict):
         exclude_if=lambda condition: condition is None,
         description="a condition in Spark SQL over the source's columns; the lake has the rows for which it is true",
     )
+    mask: Names = Field(
+        default=(),
+        exclude_if=lambda columns: not columns,
+        description="columns whose values nothing that Cutline writes has: keyed hashes of them, by the key of masking",
+    )
     properties: dict[str, Scalar] = Field(
         default_factory=dict,
         exclude_if=lambda properties: not properties,
@@ -194,11 +199,22 @@ class TableOptions(Strict):
         return self
 
     @property
-    def shape(self) -> Shape | None:
-        """What the rows become by `select` and `where`; None: they stay as they are."""
-        if not self.select and self.where is None:
+    def has_shape(self) -> bool:
+        """Whether the lake's rows are others than the source's."""
+        return bool(self.select or self.where is not None or self.mask)
+
+    def shape(self, mask_key: str | None) -> Shape | None:
+        """What the rows become by `select`, `where` and `mask`; None: they stay as they are. `mask_key` is the
+        fingerprint of the pipeline's key."""
+        if not self.has_shape:
             return None
-        return Shape(select=self.select or ("*",), where=self.where)
+        return Shape(
+            select=self.select or ("*",),
+            where=self.where,
+            mask=self.mask,
+            mask_key=mask_key if self.mask else None,
+            chunk_by=self.chunk_by,
+        )
 
 
 def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:
@@ -207,15 +223,17 @@ def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:
     return next(found, TableOptions(tables="*.*"))
 
 
-def shapes_of(entries: Iterable[TableOptions], tables: Iterable[str]) -> dict[str, Shape]:
+def shapes_of(
+    entries: Iterable[TableOptions], tables: Iterable[str], mask_key: str | None = None
+) -> dict[str, Shape]:
     """The rules of those of these tables that have one, by the first entry that matches each; quick for many tables."""
     shapes: dict[str, Shape] = {}
     unmatched = set(tables)
     entries = list(entries)
-    while any(options.shape is not None for options in entries):
+    while any(options.has_shape for options in entries):
         options = entries.pop(0)
         matched = select_tables((options.tables,), unmatched)
         unmatched.difference_update(matched)
-        if options.shape is not None:
-            shapes |= dict.fromkeys(matched, options.shape)
+        if (shape := options.shape(mask_key)) is not None:
+            shapes |= dict.fromkeys(matched, shape)
     return shapes

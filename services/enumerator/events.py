@@ -291,7 +291,8 @@ class Dismiss(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFound:
-    """The source's description of one table: its `schema`, or the `fault` for which it can't be copied. `hidden`: it
+    """The source's description of one table: its `schema`, or the `fault` for which it can't be copied (with its
+    schema: for its rule). `hidden`: it
     may not be read now. `gone`: the source has no such table, which is no fault.
 
     `chunk_rows` and `chunk_key` are set if its chunks don't have the plan's rows, or are not cut by the identity.

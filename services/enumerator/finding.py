@@ -79,7 +79,7 @@ class Looks:
 def reshaped(tables: Tables, shapes: Mapping[str, Shape] | None) -> list[tuple[Table, Cause]]:
     """The tables whose rule is another one in the newest definition (None: not known), and why they are read again."""
     return [
-        (table, Cause(Code.ASKED, f"the rule of {name} (select and where in table_options) was changed"))
+        (table, Cause(Code.ASKED, f"the rule of {name} (select, where or mask in table_options) was changed"))
         for name, table in (tables.by_name.items() if shapes is not None else ())
         if table.schema is not None and table.schema.shape != (shapes or {}).get(name)
     ]
@@ -91,10 +91,10 @@ def prepared(table: Table, item: TableFound, plan: Plan) -> Table:
         sentence = f"table {table.table_id} no longer exists at the source; the lake keeps its last content"
         cause = Cause(Code.NO_TABLE, sentence)
         return dataclasses.replace(table, phase=DROPPED, cause=cause, awaited=True)
-    if item.schema is None:
+    if item.schema is None or item.fault is not None:
         cause = item.fault or NOT_DESCRIBED
-        awaited = item.hidden or table.generation > 1
-        return dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited)
+        awaited = item.schema is None and (item.hidden or table.generation > 1)
+        return dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited, schema=item.schema)
     if table.before is not None and table.before.look != item.schema.look:
         cause = Cause(
             Code.SCHEMA_CHANGE,

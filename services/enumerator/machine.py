@@ -98,6 +98,7 @@ from cutline.services.enumerator.table_commands import (
     find_place,
     place_found,
     remove,
+    reshape,
     table_paused,
 )
 from cutline.services.enumerator.tables import AT_REST, INACTIVE, STREAMED, Table, Tables, inclusion
@@ -254,7 +255,7 @@ class Enumerator:
         for name in sorted(found.unselected & self.tables.keys()):
             effects += remove(self, self.tables[name])
         for table, why in reshaped(self._tables, found.shapes):
-            effects += self.fail(table.table_id, table.generation, why, restart=True)
+            effects += reshape(self, table, why)
         for table in (self.tables[name] for name in sorted(found.unseen & self.tables.keys())):
             if table.phase == QUARANTINED and not table.awaited:
                 effects.append(DescribeTable(table_id=table.table_id, generation=table.generation))

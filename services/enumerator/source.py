@@ -26,6 +26,7 @@ from cutline.common.errors import (
     TableLocked,
     Unavailable,
 )
+from cutline.common.masking import unfit_mask
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
 from cutline.common.status.pipeline_status import BinlogStatus
@@ -243,7 +244,7 @@ class SourceReader:
                 if not begins:
                     unselected = known.difference(self.config.select(known))
                     unseen = known.difference(existing, unselected)
-                    shapes = shapes_of(self.config.table_options, known)
+                    shapes = shapes_of(self.config.table_options, known, self._mask_key())
                     return TablesFound(tables=found, unseen=unseen, unselected=unselected, shapes=shapes)
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
@@ -289,20 +290,27 @@ class SourceReader:
                 return TableFound(table_id=table_id, fault=cause, hidden=True)
         if info.faults:
             return TableFound(table_id=table_id, fault=joined(info.faults))
+        schema = replace(
+            info.schema,
+            booleans=self.config.values.tinyint1 == "boolean",
+            longs=self.config.values.bigint_unsigned == "long",
+            shape=options.shape(self._mask_key()),
+        )
         return TableFound(
             table_id=table_id,
-            schema=replace(
-                info.schema,
-                booleans=self.config.values.tinyint1 == "boolean",
-                longs=self.config.values.bigint_unsigned == "long",
-                shape=options.shape,
-            ),
+            schema=schema,
+            fault=unfit_mask(schema, info.chunk_key),
             estimate=info.rows,
             row_bytes=info.row_bytes,
             integer_key=info.integer_key,
             chunk_rows=options.chunk_rows,
             chunk_key=() if info.chunk_key == info.schema.key else info.chunk_key,
         )
+
+    def _mask_key(self) -> str | None:
+        """The fingerprint of the key as it is now, since its file may change."""
+        key = self.config.mask_key()
+        return None if key is None else key.fingerprint
 
     def _start(self) -> tuple[Low, High] | None:
         """Where a stream without a snapshot begins; None: with a snapshot."""

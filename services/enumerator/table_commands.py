@@ -179,6 +179,13 @@ def _retry(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     return [DescribeTable(table_id=again.table_id, generation=again.generation)]
 
 
+def reshape(machine: EnumeratorForCommands, table: Table, cause: Cause) -> list[Effect]:
+    """The next generation of a table that has another rule now; a quarantine for the old rule ends."""
+    if table.phase == QUARANTINED and table.cause is not None and table.cause.code is Code.RULE:
+        return _retry(machine, table)
+    return machine.fail(table.table_id, table.generation, cause, restart=True)
+
+
 def _forget(machine: EnumeratorForCommands, table: Table) -> list[Effect]:
     return remove(machine, table)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.masking import Masks
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.services.reader.ports import ChunkItems
 from cutline.services.reader.tables import MAIN
@@ -20,11 +21,12 @@ from cutline.services.sources.mysql.watermark import AgedPositions
 class MysqlChunks:
     """See `Chunks`: on a connection that one chunk leaves to the next, with a dump for the changes of `exact`."""
 
-    def __init__(self, config: PipelineConfig, hosts: Hosts, *, server_id: int) -> None:
+    def __init__(self, config: PipelineConfig, hosts: Hosts, masks: Masks, *, server_id: int) -> None:
         self._config = config
         self._kept = KeptConnection(hosts.connect, hosts.leads_on)
         self._window = Window(BinlogCursor(hosts.connect, server_id=server_id))
         self._aged = AgedPositions()
+        self._masks = masks
 
     def read(self, split: SnapshotSplit) -> ChunkItems:
         """See `Chunks`."""
@@ -36,6 +38,7 @@ class MysqlChunks:
             identity=self._config.options_of(split.table_id).identity,
             aged=self._aged,
             window=self._window,
+            masks=self._masks,
         )
 
     @property
@@ -75,7 +78,8 @@ class MysqlSource:
     def __init__(self, config: PipelineConfig, index: int) -> None:
         self._config = config
         self.hosts = Hosts(config.source)
-        self.chunks = MysqlChunks(config, self.hosts, server_id=config.server_id + 2 + index)
+        self._masks = Masks(config.mask_key)
+        self.chunks = MysqlChunks(config, self.hosts, self._masks, server_id=config.server_id + 2 + index)
 
     def probe(self) -> MysqlProbe:
         """See `Source`."""
@@ -85,4 +89,6 @@ class MysqlSource:
         """See `Source`."""
         server_id = self._config.server_id_after(ids_taken) + (name != MAIN)
         connect = self.hosts.connect_main if name == MAIN else self.hosts.connect
-        return BinlogCursor(connect, server_id=server_id, schema_changes=self._config.schema_changes)
+        return BinlogCursor(
+            connect, server_id=server_id, schema_changes=self._config.schema_changes, masks=self._masks
+        )

@@ -95,13 +95,15 @@ class Rule:
     """What a table's rule makes of rows of the source: rows of `target`, the lake's schema.
 
     `plain` are the columns that the source has too: the names there, by the names in the lake. `computed` are the
-    others, and `condition` is the rule's; each is None where there is nothing to evaluate.
+    others, and `condition` is the rule's; each is None where there is nothing to evaluate. `keeps`: the lake's rows are
+    those that readers gave, as they are.
     """
 
     target: TableSchema
     plain: dict[str, str]
     computed: Evaluation | None
     condition: Evaluation | None
+    keeps: bool
 
     @property
     def reads(self) -> set[str]:
@@ -173,8 +175,10 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
         names = [str(expressions.name(at)) for at in results]
         return Evaluation(expressions.choose(_java_list(session, results)), names, source.table_id)
 
+    same = all(name == theirs for name, theirs in plain.items())
     return Rule(
         target=target,
+        keeps=same and not filters and target.arrow.equals(source.arrow, check_metadata=True),
         plain=plain,
         computed=evaluation([at for at in range(size - filters) if inputs[at] < 0]),
         condition=evaluation([size - 1] if filters else []),
@@ -184,7 +188,8 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
 def _analysed(session: SparkSession, source: TableSchema, shape: Shape) -> Any:
     """Spark's analysis (`Expressions` in Java) of a rule over a table's columns; RuleFault if it has none."""
     maker = one_of(session.sparkContext, _SOURCE, "Expressions$Maker")
-    schema = from_arrow_schema(source.arrow, prefer_timestamp_ntz=True).json()
+    fields = pa.schema([source.field(column) for column in source.columns])
+    schema = from_arrow_schema(fields, prefer_timestamp_ntz=True).json()
     items = list(shape.select)
     if shape.where is not None:
         items.append(f"(\n{shape.where}\n) AS `{_KEPT}`")
@@ -237,7 +242,7 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
         if any(other == name or not (own and plain.get(other) == other) for other in alike):
             raise RuleFault(f"select of {source.table_id} has two columns {name}", "give one another name by AS")
         if place >= 0:
-            column, plain[name] = source.columns[place], source.columns[place].name
+            column, plain[name] = _given(source, source.columns[place]), source.columns[place].name
             last += column.element_id is not None
             element = None if column.element_id is None else last
             made.append(replace(column, name=name, field_id=number, element_id=element))
@@ -257,6 +262,13 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
         shown=None,
         shape=None,
     ), plain
+
+
+def _given(source: TableSchema, column: Column) -> Column:
+    """A column as readers give it: one that is masked is text."""
+    if column.name not in source.masked:
+        return column
+    return Column(name=column.name, field_id=column.field_id, mysql_type="longtext", nullable=True, charset="utf8mb4")
 
 
 def _source_type(source: TableSchema, name: str, kind: str) -> str:

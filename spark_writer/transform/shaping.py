@@ -98,8 +98,11 @@ class Shaping:
             raise
 
     def _shaped(self, staged: Staged, made: list[str]) -> list[Staged]:
-        """Make the file of one staged file, none if no row is left; its name is added to `made`."""
+        """Make the file of one staged file, none if no row is left; its name is added to `made`. A rule that keeps the
+        rows as they are needs no other file."""
         rule, record = self._rule(staged.schema), staged.record
+        if rule.keeps:
+            return [replace(staged, schema=rule.target)]
         try:
             self._store.verify(record.ref)
         except ProtocolError as error:

@@ -37,6 +37,7 @@ READERS = WRITERS = 2
 LONGEST_SECONDS = 600.0
 POLL_SECONDS = 0.02
 _PASSWORD = "CUTLINE_BENCH_PASSWORD"
+_MASK_KEY = "CUTLINE_BENCH_MASK_KEY"
 _WARM = "warm"
 _WARM_ROWS = 40_000
 
@@ -88,6 +89,7 @@ class BenchMesh:
                 "TMPDIR": str(self.folder / "tmp"),
                 "SPARK_LOCAL_DIRS": str(self.folder / "tmp"),
                 _PASSWORD: CDC_PASSWORD,
+                _MASK_KEY: "of tables that the bench made itself",
             }
             children = [
                 Child(
@@ -169,6 +171,7 @@ class BenchMesh:
                 "host": self.server.host, "port": self.server.port, "user": CDC_USER, "password_env": _PASSWORD,
             },
             "tables": [tables],
+            "masking": {"key_env": _MASK_KEY},
             "sink": {"type": "iceberg", "warehouse": str(self.folder / f"lake-{name}")},
             **more,
         }  # fmt: skip

@@ -36,8 +36,9 @@ RULE = {
         "2026 - c_birth_year AS age",
     ],
     "where": KEPT,
+    "mask": ["c_customer_id"],
 }
-"""Five columns out, two computed, and a filter that keeps half."""
+"""Five columns out, two computed, one masked (all its values differ), and a filter that keeps half."""
 
 
 class Copied:
@@ -48,7 +49,7 @@ class Copied:
         self.config: PipelineConfig = mesh.pipeline(name, table, **more)
         self.store: PipelineStore = mesh.store.pipeline(name)
         self.watch = Watch(self.config, self.store, table)
-        self.kept = KEPT if self.config.options_of(table).shape is not None else "TRUE"
+        self.kept = KEPT if self.config.options_of(table).has_shape else "TRUE"
 
     def snapshot(self, rows: int) -> Figures:
         """Measure from the definition of the pipeline, with all services running, to its first publication."""

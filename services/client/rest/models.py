@@ -242,6 +242,7 @@ class Schema(Answer):
     columns: list[Column] | None
     select: list[str] | None = None
     where: str | None = None
+    mask: list[str] | None = None
 
 
 class Member(Answer):

@@ -20,7 +20,7 @@ from cutline.common.config.pipeline import FIXED, PipelineConfig, parse, shown
 from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
 from cutline.common.threads import Threads
-from cutline.services.control.api.named import sink_faults, source_faults
+from cutline.services.control.api.named import masking_faults, sink_faults, source_faults
 from cutline.services.control.api.problems import MOST_FAULTS, FieldProblem, Refused, refused
 
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
@@ -127,6 +127,7 @@ def checked(content: Mapping[str, Any], *, base: Mapping[str, Any] | None = None
         for field, path in (
             ("sink.warehouse", config.sink.warehouse),
             ("source.password_file", config.source.password_file),
+            ("masking.key_file", None if config.masking is None else config.masking.key_file),
         )
         if path is not None and "://" not in path and not path.startswith("/")
     ]
@@ -144,6 +145,7 @@ def allow(config: PipelineConfig, secrets: Secrets, known: Mapping[str, Any] | N
     before = PipelineConfig.from_definition(known) if known else None
     faults = [
         *source_faults(config.source, secrets, None if before is None else before.source),
+        *masking_faults(config.masking, secrets, None if before is None else before.masking),
         *sink_faults(config.sink, secrets, None if before is None else before.sink),
     ]
     if faults:

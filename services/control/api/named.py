@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from cutline.common.config.addresses import barred, hosts_in
+from cutline.common.config.masking_config import MaskingConfig
 from cutline.common.config.pipeline import SinkConfig
 from cutline.common.config.secrets import Secrets
 from cutline.common.config.source import SourceConfig
@@ -59,6 +60,18 @@ def source_faults(
             yield _fault(f"source.tls.{key}", "file")
     if any(barred(address.host) for address in source.addresses):
         yield _unreachable("source.host")
+
+
+def masking_faults(
+    masking: MaskingConfig | None, secrets: Secrets, base: MaskingConfig | None = None
+) -> Iterator[FieldProblem]:
+    """The place of a mask key that a request may not name; `base` is that of the stored definition."""
+    if masking is None or masking == base:
+        return
+    if masking.key_env is not None and not secrets.variable(masking.key_env):
+        yield _fault("masking.key_env", "variable")
+    if masking.key_file is not None and not secrets.file(masking.key_file):
+        yield _fault("masking.key_file", "file")
 
 
 def sink_faults(sink: SinkConfig, secrets: Secrets, base: SinkConfig | None = None) -> Iterator[FieldProblem]:

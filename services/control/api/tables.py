@@ -46,6 +46,7 @@ class SchemaView(BaseModel):
     columns: list[ColumnView] | None
     select: list[str] | None = Field(default=None, description="the rule by which the lake's columns are made of these")
     where: str | None = Field(default=None, description="the rule's condition")
+    mask: list[str] | None = Field(default=None, description="the columns that are masked")
 
 
 @routes.get("/pipelines/{pipeline}/tables", operation_id="list_tables", response_model=list[TableView])
@@ -138,6 +139,7 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
                     columns=None if schema is None else _columns(schema),
                     select=None if schema is None or schema.shape is None else list(schema.shape.select),
                     where=None if schema is None or schema.shape is None else schema.shape.where,
+                    mask=None if schema is None or schema.shape is None else sorted(schema.masked),
                 )
             )
         return views

@@ -54,6 +54,7 @@ import pyarrow.compute as pc
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, NextGeneration, SourceLost, TableLocked, Unavailable
+from cutline.common.masking import NO_MASKS, Masks
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.ops import Op, is_any
 from cutline.common.positions import FilePosition, High, Low, Position
@@ -112,6 +113,7 @@ def read_chunk(
     identity: Sequence[str] = (),
     aged: AgedPositions | None = None,
     window: Window | None = None,
+    masks: Masks = NO_MASKS,
 ) -> Generator[pa.RecordBatch | ChunkResult, None, None]:
     """Read a chunk, on a connection that `kept` has or opens: batches of about `batch_bytes` with the schema's columns,
     then `ChunkResult`, when the connection is left to the next chunk.
@@ -130,7 +132,7 @@ def read_chunk(
     for patience in MORE_PATIENCE:
         try:
             yield from _read(
-                kept, split, mode, batch_bytes, seconds * patience, identity, aged or AgedPositions(), window
+                kept, split, mode, batch_bytes, seconds * patience, identity, aged or AgedPositions(), window, masks
             )
             return
         except _NothingInTime:
@@ -152,8 +154,10 @@ def _read(
     identity: Sequence[str],
     aged: AgedPositions,
     window: Window | None,
+    masks: Masks,
 ) -> Generator[pa.RecordBatch | ChunkResult, None, None]:
-    keyed = bool(split.schema.key)
+    keyed, given = bool(split.schema.key), split.schema
+    split = replace(split, schema=given.clear)
     with ExitStack() as connections:
         conn = connections.enter_context(closing(kept.take() if keyed else kept.new()))
         server = identify(conn)
@@ -172,8 +176,7 @@ def _read(
         rows: list[pa.RecordBatch] = []
         for batch in _rows(kept, conn, split, index, batch_bytes, identity, tally):
             if streamed:
-                tally.add(batch)
-                yield batch
+                yield tally.added(masks.masked(batch, given))
             else:
                 rows.append(batch)
             del batch  # a large one must not outlive its use by the caller
@@ -194,8 +197,7 @@ def _read(
             whole = pa.Table.from_batches(rows, schema=split.schema.arrow)
             whole = overlay(whole, _changes(conn, split, low, high, window), split.schema.key)
             for batch in _batches(whole, batch_bytes):
-                tally.add(batch)
-                yield batch
+                yield tally.added(masks.masked(batch, given))
         _same_table(conn, split, identity)
         if keyed:  # else it can be asked several statements at once
             connections.pop_all()
@@ -205,7 +207,7 @@ def _read(
         high=high,
         rows=tally.rows,
         checksum=f"{tally.sum:016x}",
-        schema=split.schema,
+        schema=given,
         zero_dates=tally.zero_dates,
         cut_at=tally.cut_at,
     )
@@ -321,9 +323,10 @@ class _Tally:
     deadline: float  # of the SELECT, monotonic seconds
     cut_at: Key | None = None
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def added(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += batch.num_rows
         self.sum = (self.sum + checksum_of(batch)) % 2**64
+        return batch
 
 
 def _rows(

@@ -200,13 +200,13 @@ def not_identified(schema: TableSchema) -> Cause:
 
 
 def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, index: str | None = None) -> str:
-    """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
+    """The SELECT of one chunk: every captured column of the schema, in its order, each as the decoders read it.
 
     Rows come in the order of the key; `index` names the index to read them by, so that nothing is sorted. A key value
     that can't be told from others comes out as NULL.
     """
     keys = frozenset(schema.key)
-    columns = ", ".join(_distinct(column) if column.name in keys else quoted(column.name) for column in schema.columns)
+    columns = ", ".join(_distinct(column) if column.name in keys else quoted(column.name) for column in schema.captured)
     hint = f" FORCE INDEX ({quoted(index)})" if index is not None else ""
     order = " ORDER BY " + ", ".join(quoted(name) for name in schema.key) if schema.key else ""
     condition = range_condition(schema, start, end)

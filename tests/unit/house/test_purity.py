@@ -27,6 +27,8 @@ PURE = (
     "common/store/envelope.py",
     "common/store/records.py",
     "common/schema.py",
+    "common/mask_key.py",
+    "common/masking.py",
     "common/shape.py",
     "common/table_id.py",
     "services/control/alerts.py",

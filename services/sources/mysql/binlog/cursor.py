@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, CutlineError, PositionLost, SourceLost, SourceRefused
 from cutline.common.gtids import GtidSet, parse_gtids
+from cutline.common.masking import NO_MASKS, Masks
 from cutline.common.positions import FilePosition, High, Position, Stop
 from cutline.common.schema import SchemaChanges
 from cutline.services.sources.contract import Changes, Route
@@ -132,7 +133,9 @@ class BinlogCursor:
         server_id: int,
         heartbeat_seconds: float = 1.0,
         schema_changes: SchemaChanges = "evolve",
+        masks: Masks = NO_MASKS,
     ) -> None:
+        self._masks = masks
         self._connect, self._server_id, self._heartbeat = connect, server_id, heartbeat_seconds
         self._schema_changes = schema_changes
         self._stream: Stream | None = None
@@ -274,6 +277,7 @@ class BinlogCursor:
             connect=self._connect,
             server_id=self._server_id,
             schema_changes=self._schema_changes,
+                masks=self._masks,
             source_time=self._source_time,
         )
 
@@ -293,11 +297,12 @@ class Stream:
         server_id: int,
         schema_changes: SchemaChanges,
         source_time: float | None,
+        masks: Masks = NO_MASKS,
     ) -> None:
         server = delivery.server
         self.progress = Progress(server, after)
         self.scanner = self.progress.scanner
-        self.routes = Routes(self.progress, connect)
+        self.routes = Routes(self.progress, connect, masks)
         self.source_time = source_time
         self._still = ("", 0), 0.0  # the dump's place, and since when it is there or its binlog's end was asked for
         self._delivery, self._server = delivery, server

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common.causes import Cause, Code
-from cutline.common.errors import SourceLost
+from cutline.common.errors import NextGeneration, SourceLost
+from cutline.common.masking import NO_MASKS, Masks
 from cutline.common.mesh.messages import Key
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, OP, POS, SEQ, TableSchema
@@ -76,7 +77,7 @@ class Routes:
     `replayed` has the tables of the XA transaction that replay.py delivers, while it does.
     """
 
-    def __init__(self, progress: Progress, connect: Callable[[], Connection]) -> None:
+    def __init__(self, progress: Progress, connect: Callable[[], Connection], masks: Masks = NO_MASKS) -> None:
         self.schemas: list[SchemaChange] = []
         self.faults: list[TableFault] = []
         self.replayed: dict[int, MappedTable] = {}
@@ -91,6 +92,7 @@ class Routes:
         self._refused: dict[str, int] = {}  # in this read: the first `_seq` of a table's refused event
         self._began_between = False  # whether this read began between two transactions
         self._locating: Connection | None = None
+        self._masks = masks
 
     def close(self) -> None:
         """Close the connection that compares keys, if it was needed."""
@@ -415,6 +417,12 @@ class Routes:
             return None
         if has_row_over(batch, MAX_ROW_BYTES):
             self.fault(TableUnreadable, table_id, _TOO_LARGE.before(f"{table_id} has, before {place}, "))
+            return None
+        try:
+            batch = self._masks.masked(batch, schema)
+        except SourceLost as error:
+            kind = GenerationEnded if isinstance(error, NextGeneration) else TableUnreadable
+            self.fault(kind, table_id, error.cause)
             return None
         route = self._routes.get(table_id)
         if route is None:

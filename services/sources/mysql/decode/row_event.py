@@ -120,9 +120,9 @@ class EventDecoder(ValueDecoder):
     """Row events of one table, as one TABLE_MAP describes them, to Arrow.
 
     Made from the body of a TABLE_MAP event (after the 19 bytes of header, without checksum) and the schema that the
-    table has at that place of the stream. The first 8 bytes of the body (table id, flags) do not describe the table:
-    keep decoders by `(schema.hash, body[8:])`, and one serves however often the server repeats the map. Columns are
-    matched by name.
+    table has at that place of the stream; what it masks comes in clear. The first 8 bytes of the body (table id, flags)
+    do not describe the table: keep decoders by `(schema.hash, body[8:])`, and one serves however often the server
+    repeats the map. Columns are matched by name.
 
     If `faults` is not empty, the decoder can't be used (see `plan_of_event` in row_plan.py). With those of its bases it
     has more than 25 fields, for the reason that Arena gives.
@@ -157,14 +157,14 @@ class EventDecoder(ValueDecoder):
         self._ended = True
         self._present = [-1, -1]
         self._width = [0, 0]
-        self._meta = len(schema.columns)
+        self._meta = len(schema.captured)
         plan = plan_of_event(table_map_body, schema)
         self._faults = plan.faults
-        types = [field.type for field in schema.arrow]
+        types = [field.type for field in schema.clear.arrow]
         layouts = [layout_of(kind) for kind in types]
         layouts += [L_I8, L_I64, L_I32, L_I64, L_I32, L_I32, L_I64]
         self._row_bytes = sum(1 + (4 if layout == L_VAR else max(1, layout)) for layout in layouts)
-        all_names = [*schema.arrow.names, *(field.name for field in META_FIELDS[:-1])]
+        all_names = [*schema.clear.arrow.names, *(field.name for field in META_FIELDS[:-1])]
         self._start(all_names, types, layouts)
         self._follow_plan(plan)
         fields = [
@@ -177,7 +177,7 @@ class EventDecoder(ValueDecoder):
             META_FIELDS[M_TS],
             pa.field(TABLE, pa.dictionary(pa.int8(), pa.string())),
         ]
-        self._table = pa.schema([*schema.arrow, *fields])
+        self._table = pa.schema([*schema.clear.arrow, *fields])
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -365,7 +365,7 @@ class EventDecoder(ValueDecoder):
         if column < 0:
             return
         schema: Any = self._schema
-        if not schema.columns[column].generated:
+        if not schema.captured[column].generated:
             raise PartialImage(
                 f"a row image of {schema.table_id} lacks column {self.source_names[i]}:"
                 " binlog_row_image must be FULL, in every session"

@@ -268,9 +268,9 @@ class RowPlan:
 
 
 def plan_of_result(schema: TableSchema) -> RowPlan:
-    """The plan of a SELECT of the schema's columns in their order. SourceLost if one has a type that can't be read."""
-    plan = RowPlan(names=[column.name for column in schema.columns])
-    for at, column in enumerate(schema.columns):
+    """The plan of a SELECT of the schema's captured columns, in order. SourceLost for a type that can't be read."""
+    plan = RowPlan(names=[column.name for column in schema.captured])
+    for at, column in enumerate(schema.captured):
         kind, size, argument, second = _wire_kind(parse_type(column.mysql_type))
         if schema.is_boolean(column):
             kind = K_BOOLEAN
@@ -322,8 +322,8 @@ def plan_of_event(table_map_body: bytes, schema: TableSchema) -> RowPlan:
     """The plan of a table's row images, with columns matched by name.
 
     `faults` if the event does not fit the schema: a DDL was missed or is not followed, `binlog_row_metadata` is not
-    FULL, or a type has its form of before MySQL 5.6. Columns that the catalogue hides are skipped. Damaged if the
-    TABLE_MAP is corrupt.
+    FULL, or a type has its form of before MySQL 5.6. Columns that the catalogue hides, and those that are not captured,
+    are skipped. Damaged if the TABLE_MAP is corrupt.
     """
     plan = RowPlan()
     try:
@@ -466,6 +466,7 @@ def _match(table: TableMap, schema: TableSchema, plan: RowPlan) -> list[str]:
         raise _Misfit("the row events carry no column names: SET GLOBAL binlog_row_metadata = FULL")
     seen = set()
     keys = {schema.place(name) for name in schema.key}
+    captured = {column.name: at for at, column in enumerate(schema.captured)}
     for i, name in enumerate(table.names):
         at = schema.place(name)
         if at is None:
@@ -475,6 +476,9 @@ def _match(table: TableMap, schema: TableSchema, plan: RowPlan) -> list[str]:
             continue
         seen.add(at)
         column = schema.columns[at]
+        if column.name not in captured:
+            plan.sources.append(_skipped(table, i))
+            continue
         try:
             key = at in keys
             kind, size, prefix, arg, arg2, strip = _event_kind(table, i, column, key, plan)
@@ -483,7 +487,7 @@ def _match(table: TableMap, schema: TableSchema, plan: RowPlan) -> list[str]:
         except _Misfit as fault:
             faults.append(f"column {name}: {fault}")
             continue
-        plan.sources.append([kind, at, size, prefix, arg, arg2, strip, int(key), 0, 0])
+        plan.sources.append([kind, captured[column.name], size, prefix, arg, arg2, strip, int(key), 0, 0])
     for name, source in [] if faults else zip(table.names, plan.sources, strict=True):
         size, prefix = source[S_SIZE], source[S_PREFIX]
         if not 0 <= prefix <= 4 or (not prefix and not 0 < size <= _FIXED_BYTES.get(source[S_KIND], size)):

@@ -15,6 +15,7 @@ from cutline.common.config.settings import settings
 from cutline.common.config.source import Address, SourceConfig, TlsConfig
 from cutline.common.config.table_options import TableOptions, partitioned_by, shapes_of, sorted_by
 from cutline.common.errors import ConfigError
+from cutline.common.mask_key import MaskKey
 from cutline.common.shape import Shape
 from cutline.services.sources.mysql import tls
 from cutline.spark_writer import executor
@@ -366,9 +367,9 @@ def test_wrong_table_options_are_refused_with_a_remedy(options: str, message: st
 def test_a_rule_is_kept_as_it_was_written() -> None:
     options = '[{tables: "shop.a", where: "a > 1"}, {tables: "shop.b", select: ["*", a AS b]}]'
     read = parse(f"{SMALL}table_options: {options}\n")
-    assert read.options_of("shop.a").shape == Shape(select=("*",), where="a > 1")
-    assert read.options_of("shop.b").shape == Shape(select=("*", "a AS b"))
-    assert read.options_of("shop.c").shape is None
+    assert read.options_of("shop.a").shape("") == Shape(select=("*",), where="a > 1")
+    assert read.options_of("shop.b").shape("") == Shape(select=("*", "a AS b"))
+    assert read.options_of("shop.c").shape("") is None
     options = [{"tables": "shop.a?"}, {"tables": "shop.a*", "where": "a > 1"}, {"tables": "*.*", "select": ["id"]}]
     entries = [TableOptions.model_validate(each) for each in options]
     assert shapes_of(entries, ["shop.a", "shop.a1", "shop.b"]) == {
@@ -376,6 +377,31 @@ def test_a_rule_is_kept_as_it_was_written() -> None:
     }  # fmt: skip
     assert shapes_of(entries[:1], ["shop.a"]) == {}
     assert PipelineConfig.from_definition(read.definition()) == read
+
+
+def test_masking_needs_one_place_of_its_key_and_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    masked = f'{SMALL}table_options: [{{tables: "shop.a", mask: [email]}}]\n'
+    assert faults(masked) == [
+        "p.yaml:1:1: the pipeline has table_options with mask, and no masking; name the place of its key:"
+        " masking.key_env"
+    ]
+    for both in ("{}", "{key_env: A, key_file: b}"):
+        (found,) = faults(f"{masked}masking: {both}\n")
+        assert "masking must have one of key_env and key_file" in found
+    read = parse(f"{masked}masking: {{key_env: SHOP_MASK_KEY}}\n")
+    assert PipelineConfig.from_definition(read.definition()) == read
+    assert read.options_of("shop.a").shape("ab") == Shape(mask=("email",), mask_key="ab")
+    monkeypatch.delenv("SHOP_MASK_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"SHOP_MASK_KEY, named by masking\.key_env, is not set; export it"):
+        read.mask_key()
+    monkeypatch.setenv("SHOP_MASK_KEY", "short")
+    with pytest.raises(ConfigError, match="the environment variable SHOP_MASK_KEY: the key of masking has 5 bytes"):
+        read.mask_key()
+    (tmp_path / "key").write_text("0123456789abcdef\nnot of it\n")
+    by_file = parse(f"{masked}masking: {{key_file: key}}\n", folder=tmp_path)
+    assert by_file.definition()["masking"]["key_file"] == str(tmp_path / "key")
+    assert by_file.mask_key() == MaskKey.of_text("0123456789abcdef")
+    assert parse(SMALL).mask_key() is None
 
 
 def test_what_is_printed_of_a_definition_has_no_secret() -> None:
