@@ -121,6 +121,38 @@ async def test_a_request_gets_no_secret_of_the_machine_and_does_not_learn_which_
     assert not rogue.received
 
 
+@pytest.mark.parametrize(
+    ("named", "kind"),
+    [
+        ({"key_env": "AWS_SECRET_ACCESS_KEY"}, "variable"),
+        ({"key_env": "SHOP_NOT_SET"}, "variable"),
+        ({"key_file": "{folder}/../outside"}, "file"),
+        ({"key_file": "{folder}/link"}, "file"),
+    ],
+)
+async def test_a_request_gets_no_mask_key_but_those_that_the_setting_allows(
+    api: httpx.AsyncClient, rogue: RogueServer, allowed: Path, tmp_path: Path, named: dict[str, str], kind: str
+) -> None:
+    body = {"name": "shop", "source": source(rogue), "tables": ["a.*"], "sink": {"warehouse": "/tmp/never-made"}}
+    masking = filled(named, allowed)
+    for path in ("/v1/pipelines", "/v1/pipelines?dry_run"):
+        answer = await api.post(path, json={**body, "masking": masking})
+        assert [fault["detail"] for fault in answer.json()["errors"]] == [
+            f"masking.{next(iter(named))} names no {kind} that requests may use"
+        ]
+    definition = PipelineConfig.model_validate({**body, "masking": masking}).definition()
+    Store(f"file://{tmp_path}/store").pipeline("shop").define(definition)
+    kept = await api.patch("/v1/pipelines/shop", json={"checkpoint": {"interval_seconds": 5}})
+    assert kept.status_code == 202  # what the stored definition names may stay
+    assert not rogue.received
+
+
+async def test_a_relative_path_of_a_mask_key_is_refused(api: httpx.AsyncClient, rogue: RogueServer) -> None:
+    body = {"name": "shop", "source": source(rogue), "tables": ["a.*"], "sink": {"warehouse": "/tmp/never-made"}}
+    answer = await api.post("/v1/pipelines?dry_run", json={**body, "masking": {"key_file": "key"}})
+    assert [fault["field"] for fault in answer.json()["errors"]] == ["masking.key_file"]
+
+
 async def test_a_request_may_name_what_the_setting_allows(
     api: httpx.AsyncClient, rogue: RogueServer, allowed: Path
 ) -> None:

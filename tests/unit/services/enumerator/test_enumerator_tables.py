@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from cutline.common.causes import Cause, Code
 from cutline.common.mesh.machine import Began, Event, MessageReceived, Ticked
 from cutline.common.mesh.messages import (
     ExcludeTable,
@@ -384,6 +385,29 @@ def test_a_table_whose_rule_was_changed_or_taken_away_is_read_again_once_and_no_
     assert {name: table.generation for name, table in bench.machine.tables.items()} == {"d.t": 2, "d.u": 1}
     bench.tell(TablesFound(tables=(), shapes={}))
     assert bench.machine.tables["d.t"].generation == 3
+
+
+def test_a_table_that_can_t_have_its_rule_comes_back_when_it_has_another_also_after_a_restore() -> None:
+    rule = Shape(mask=("id",))
+    unfit = found(schema=dataclasses.replace(SCHEMA, shape=rule), fault=Cause(Code.RULE, "it masks its key"))
+    bench = EnumeratorBench().begin(unfit)
+    assert bench.machine.tables["d.t"].phase == "quarantined"
+    bench.tell(TablesFound(tables=(), shapes={"d.t": rule}, unseen=frozenset()))
+    assert bench.machine.tables["d.t"].generation == 1
+    bench.start(1)
+    bench.get(Marker(checkpoint=1))
+    again = EnumeratorBench(part=bench.part())
+    again.tell(TablesFound(tables=(), shapes={}))
+    assert again.orders[-1] == DescribeTable(table_id="d.t", generation=2)
+    again.tell(TableDescribed(generation=2, table=found()))
+    assert again.machine.tables["d.t"].phase == "snapshot"
+
+
+def test_a_table_that_is_quarantined_for_another_reason_is_not_read_again_for_its_rule() -> None:
+    bench = live(EnumeratorBench().begin())
+    bench.machine.fail("d.t", 1, Cause(Code.VALUE, "a date"), restart=False)
+    bench.tell(TablesFound(tables=(), shapes={"d.t": Shape(where="id > 1")}))
+    assert (bench.machine.tables["d.t"].phase, bench.machine.tables["d.t"].generation) == ("quarantined", 1)
 
 
 def test_a_paused_table_whose_rule_was_changed_is_read_again_once_it_goes_on() -> None:
