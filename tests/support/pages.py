@@ -24,6 +24,7 @@ _FENCE = re.compile(r"^( *)```(\w*)$")
 
 BLOCKS = "tests/unit/house/test_blocks.py"
 AS_A_USER = "tests/integration/operation/test_pages.py"
+SHAPING = "tests/integration/end_to_end/test_shaping_page.py"
 RUN_BY: tuple[tuple[str, str, str, frozenset[str]], ...] = (
     ("tests/integration/operation/test_cli_page.py", "docs/cli.md", "", frozenset({"sh", "python"})),
     (AS_A_USER, "README.md", "Your own database in five minutes", frozenset({"sh", "sql", "yaml"})),
@@ -39,7 +40,7 @@ RUN_BY: tuple[tuple[str, str, str, frozenset[str]], ...] = (
     (BLOCKS, "docs/operations/lake.md", "Catalogues and object storage", frozenset({"yaml"})),
     (BLOCKS, "docs/operations/source.md", "", frozenset({"yaml"})),
     (BLOCKS, "docs/settings.md", "", frozenset({"yaml"})),
-    ("tests/integration/end_to_end/test_shaping_page.py", "docs/shaping.md", "", frozenset({"python", "sql", "text", "yaml"})),
+    (SHAPING, "docs/shaping.md", "", frozenset({"python", "sql", "text", "yaml"})),
     ("tests/unit/house/test_developing.py", "docs/developing.md", "Replay a failure", frozenset({"sh"})),
     ("tests/unit/house/test_docs.py", "docs/architecture.md", "The store", frozenset({"json"})),
     ("tests/integration/control/test_api_examples.py", "docs/api.md", "", frozenset({"sh"})),
