@@ -313,6 +313,16 @@ class PipelineConfig(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _changes_past_their_chunks(self) -> Self:
+        if self.snapshot.chunks != "exact" and any(options.mode == "append" for options in self.table_options):
+            raise fault(
+                "has table_options with mode: append, in which a change that is replayed over a chunk would stand"
+                " beside the row that has it already",
+                "set snapshot.chunks: exact",
+            )
+        return self
+
     def options_of(self, table_id: str) -> TableOptions:
         """The options of this table ("db.table"); empty ones if no entry matches."""
         return options_of(self.table_options, table_id)

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cutline.common.config.faults import Strict, fault
 from cutline.common.config.globs import glob_problem, select_tables
-from cutline.common.shape import Shape
+from cutline.common.shape import Images, Mode, Shape
 
 OUR_PROPERTIES = frozenset(
     (
@@ -114,6 +114,17 @@ class TableOptions(Strict):
         exclude_if=lambda condition: condition is None,
         description="a condition in Spark SQL over the source's columns; the lake has the rows for which it is true",
     )
+    mode: Mode = Field(
+        default="mirror",
+        exclude_if=lambda mode: mode == "mirror",
+        description="what the lake table is. mirror: the source's rows; append: every change, a row each (needs"
+        " snapshot.chunks: exact); soft-delete: the source's rows, and deleted ones with a mark",
+    )
+    images: Images = Field(
+        default="after",
+        exclude_if=lambda images: images == "after",
+        description="of an update in `append`: the row after it, or `both`, the row before it too",
+    )
     properties: dict[str, Scalar] = Field(
         default_factory=dict,
         exclude_if=lambda properties: not properties,
@@ -191,14 +202,16 @@ class TableOptions(Strict):
             raise fault(f"has tables {problem[0]}", problem[1])
         if self.chunk_by and self.identity:
             raise fault("has identity and chunk_by", "a table with an identity is chunked by it, so keep one")
+        if self.images == "both" and self.mode != "append":
+            raise fault(f"has images: both with mode: {self.mode}", "only append has rows of before an update")
         return self
 
     @property
     def shape(self) -> Shape | None:
-        """What the rows become by `select` and `where`; None: they stay as they are."""
-        if not self.select and self.where is None:
+        """What the rows become by `select`, `where` and `mode`; None: they stay as they are."""
+        if not self.select and self.where is None and self.mode == "mirror":
             return None
-        return Shape(select=self.select or ("*",), where=self.where)
+        return Shape(select=self.select or ("*",), where=self.where, mode=self.mode, images=self.images)
 
 
 def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:

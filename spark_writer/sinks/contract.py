@@ -27,6 +27,7 @@ from cutline.common.errors import ConfigError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
 from cutline.common.journal.view import JournalView
+from cutline.common.schema import TableSchema
 from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.records import Content, Publication, Work
 from cutline.spark_writer.sinks.side_by_side import SideBySide
@@ -83,6 +84,9 @@ class Shaping(Protocol):
 
     def begin(self, w: int) -> None:
         """Begin start `w`."""
+
+    def lake_schema(self, schema: TableSchema) -> TableSchema:
+        """The sink's schema of a table that has this one at the source."""
 
     def shaped(self, step: TableStep) -> AbstractContextManager[TableStep]:
         """The step after its table's rule: the sink's schema, and files of its rows for as long as the `with` lasts."""

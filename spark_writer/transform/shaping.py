@@ -25,7 +25,8 @@ from cutline.common.schema import META_FIELDS, TableSchema
 from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.transform.rule import Rule, rule_of
+from cutline.spark_writer.transform.modes import Appended, Marked, moded, paired
+from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
 
 RULES = 1000
 """The most analysed rules that are kept."""
@@ -41,7 +42,7 @@ class Shaping:
         session.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
         self._store = store
         self._session = session
-        self._rules: dict[str, Rule] = {}
+        self._rules: dict[str, Rule | Appended | Marked] = {}
         self._files: ShapedFiles
 
     def begin(self, w: int) -> None:
@@ -49,15 +50,21 @@ class Shaping:
         self._files = self._store.shaped_files(w)
         self._files.remove_left()
 
-    def _rule(self, schema: TableSchema) -> Rule:
+    def _rule(self, schema: TableSchema) -> Rule | Appended | Marked:
         known = self._rules.get(schema.hash)
         if known is None:
-            assert schema.shape is not None
-            known = rule_of(self._session, schema, schema.shape)
+            shape = schema.shape
+            assert shape is not None
+            rule = rule_of(self._session, schema, shape) if shape.ruled else plain_rule(schema)
+            known = moded(rule, shape.mode, shape.images)
             if len(self._rules) >= RULES:
                 self._rules.clear()
             self._rules[schema.hash] = known
         return known
+
+    def lake_schema(self, schema: TableSchema) -> TableSchema:
+        """See `Shaping` of the sinks' contract. Raises RuleFault."""
+        return schema if schema.shape is None else self._rule(schema).target
 
     @contextmanager
     def shaped(self, step: TableStep) -> Iterator[TableStep]:
@@ -66,9 +73,11 @@ class Shaping:
             yield step
             return
         made: list[str] = []
+        kept = step.schema.shape.mode == "append"  # a TRUNCATE is a row there, and removes none
         try:
             yield replace(
                 step,
+                truncated_at=None if kept else step.truncated_at,
                 schema=self._rule(step.schema).target,
                 chunks=[file for staged in step.chunks for file in self._shaped(staged, made)],
                 changes=[file for staged in step.changes for file in self._shaped(staged, made)],
@@ -108,7 +117,7 @@ class Shaping:
         with self._files.reading(record.path) as file, pq.ParquetFile(file) as source:
             columns = [*rule.reads, *(() if chunk else (field.name for field in META_FIELDS))]
             groups = (source.read_row_group(at, columns=columns) for at in range(source.num_row_groups))
-            shaped = (rule.chunk(group) if chunk else rule.changes(group) for group in groups)
+            shaped = map(rule.chunk, groups) if chunk else map(rule.changes, paired(groups))
             written = self._written(rows for rows in shaped if rows.num_rows)
         if written is None:
             return []

@@ -210,7 +210,7 @@ class IcebergSink:
         before: TableSchema | None = None
         if not layout.defaults:
             with suppress(ProtocolError):  # the sweep removed it; then the rows are written anew in any case
-                before = self._store.schemas([done.schema])[done.schema]
+                before = self._shaping.lake_schema(self._store.schemas([done.schema])[done.schema])
         files = list(table.contents(head).files.values()) if must_fill(before, layout) else []
         if not files:
             return head
