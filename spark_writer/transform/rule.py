@@ -138,13 +138,13 @@ class Rule:
         deletion. With a condition, each update has the row before it (`Shape.needs_before`): so one that takes a row
         out is a deletion, one that brings a row in an insert, and what happens outside is left out.
         """
-        there = pc.invert(is_any(changes[OP], Op.TRUNCATE))
+        real = pc.invert(is_any(changes[OP], Op.TRUNCATE))
         if self.condition is not None:
-            kept = pc.fill_null(_scattered(self.condition.results(changes.filter(there)), there)[_KEPT], False)
-            ops, stays = _inside(changes[OP], pc.or_(kept, pc.invert(there)))
+            kept = pc.fill_null(_scattered(self.condition.results(changes.filter(real)), real)[_KEPT], False)
+            ops, stays = _inside(changes[OP], pc.or_(kept, pc.invert(real)))
             changes = changes.set_column(changes.schema.get_field_index(OP), OP, ops).filter(stays)
-            there = pc.invert(is_any(changes[OP], Op.TRUNCATE))
-        found = self.computed and _scattered(self.computed.results(changes.filter(there)), there)
+            real = pc.invert(is_any(changes[OP], Op.TRUNCATE))
+        found = self.computed and _scattered(self.computed.results(changes.filter(real)), real)
         return self._with_meta(changes, found)
 
     def _with_meta(self, changes: pa.Table, found: pa.Table | None) -> pa.Table:

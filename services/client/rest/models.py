@@ -242,6 +242,7 @@ class Schema(Answer):
     columns: list[Column] | None
     select: list[str] | None = None
     where: str | None = None
+    mode: str | None = None
 
 
 class Member(Answer):

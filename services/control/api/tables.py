@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header, Query, Response
 from pydantic import BaseModel, Field
@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from cutline.common.errors import ProtocolError
 from cutline.common.phases import Phase
 from cutline.common.schema import TableSchema
+from cutline.common.shape import Mode, Shape
 from cutline.services.control.api.dependencies import Known, Shared, TableName, router
 from cutline.services.control.api.models import TableView
 from cutline.services.control.api.paging import WholeList, several
@@ -46,6 +47,7 @@ class SchemaView(BaseModel):
     columns: list[ColumnView] | None
     select: list[str] | None = Field(default=None, description="the rule by which the lake's columns are made of these")
     where: str | None = Field(default=None, description="the rule's condition")
+    mode: Mode | None = Field(default=None, description="what the lake table is, if it is no mirror")
 
 
 @routes.get("/pipelines/{pipeline}/tables", operation_id="list_tables", response_model=list[TableView])
@@ -136,8 +138,7 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
                     since=since.at,
                     key=None if schema is None else list(schema.key),
                     columns=None if schema is None else _columns(schema),
-                    select=None if schema is None or schema.shape is None else list(schema.shape.select),
-                    where=None if schema is None or schema.shape is None else schema.shape.where,
+                    **_shape(None if schema is None else schema.shape),
                 )
             )
         return views
@@ -145,12 +146,19 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
     return await in_store(read)
 
 
+def _shape(shape: Shape | None) -> dict[str, Any]:
+    if shape is None:
+        return {}
+    mode = None if shape.mode == "mirror" else shape.mode
+    return {"select": list(shape.select), "where": shape.where, "mode": mode}
+
+
 def _columns(schema: TableSchema) -> list[ColumnView]:
     return [
         ColumnView(
             name=column.name,
             type=column.mysql_type,
-            lake_type=lake_type(schema, column) if schema.shape is None else None,
+            lake_type=lake_type(schema, column) if schema.shape is None or not schema.shape.ruled else None,
             nullable=column.nullable,
             field_id=column.field_id,
             generated=column.generated,

@@ -24,7 +24,7 @@ State = tuple[int, int, int] | None
 """A row (id, v, part), no two with the same v; None: there is none."""
 
 
-class Told:
+class Made:
     """The changes that a test made to one table, by key: the row before each and after it."""
 
     def __init__(self, table: str, inside: Callable[[tuple[int, int, int]], bool]) -> None:
@@ -85,7 +85,7 @@ def lake(reader: Any, table: str, order: str) -> list[dict[str, Any]]:
     return list(reader.sql(f"SELECT * FROM lake.{table} ORDER BY {order}").toArrow().to_pylist())
 
 
-def is_log(found: list[dict[str, Any]], told: Told, images: str) -> int:
+def is_log(found: list[dict[str, Any]], model: Made, images: str) -> int:
     """Compare a log with what the test did; return how many of its rows are changes."""
     logs: dict[int, list[tuple[str, State]]] = defaultdict(list)
     for row in found:
@@ -93,25 +93,25 @@ def is_log(found: list[dict[str, Any]], told: Told, images: str) -> int:
         assert [row[name] is None for name in OURS[1:5]] == [row["_op"] == "r"] * 4
         assert (row["_committed_at"] is None) == (row["_op"] == "r")
     for key in range(KEYS):
-        assert logs[key] in list(told.tails(key, images)), (key, logs[key], told.changes[key])
+        assert logs[key] in list(model.tails(key, images)), (key, logs[key], model.changes[key])
     places = [(row["_binlog_file"], row["_binlog_pos"], row["_binlog_row"]) for row in found if row["_op"] != "r"]
     assert places == sorted(places)
     return len(places)
 
 
-def is_marked(found: list[dict[str, Any]], told: Told) -> int:
+def is_marked(found: list[dict[str, Any]], model: Made) -> int:
     """Compare a table with marks with what the test did; return how many rows have one."""
     by_key = {row["id"]: row for row in found}
     assert len(by_key) == len(found)
     for key in range(KEYS):
-        row, now = by_key.get(key), told.kept(told.rows.get(key))
+        row, now = by_key.get(key), model.kept(model.rows.get(key))
         values = None if row is None else (row["id"], row["v"], row["part"])
         if now is not None:
             assert row is not None and values == now
             assert (row["_is_deleted"], row["_deleted_at"]) == (False, None)
         elif row is not None:
             assert row["_is_deleted"] and row["_deleted_at"] is not None
-            changes = [(told.kept(before), told.kept(after)) for before, after in told.changes[key]]
+            changes = [(model.kept(before), model.kept(after)) for before, after in model.changes[key]]
             assert values == [before for before, after in changes if before is not None and after is None][-1]
     return sum(row["_is_deleted"] for row in found)
 
@@ -124,12 +124,12 @@ def test_logs_and_tables_with_marks_have_each_change_exactly_once(
     3. A column comes, and a TRUNCATE.
     """
     schema = fresh_database(source)
-    tables = {name: Told(f"{schema}.{name}", lambda row: True) for name in ("log", "marks")}
-    tables |= {name: Told(f"{schema}.{name}", lambda row: row[2] < 6) for name in ("some", "both", "some_marks")}
-    for told in tables.values():
+    tables = {name: Made(f"{schema}.{name}", lambda row: True) for name in ("log", "marks")}
+    tables |= {name: Made(f"{schema}.{name}", lambda row: row[2] < 6) for name in ("some", "both", "some_marks")}
+    for model in tables.values():
         source.execute(
-            f"CREATE TABLE {told.table} (id INT PRIMARY KEY, v INT, part INT)",
-            f"INSERT INTO {told.table} VALUES " + ", ".join(f"({n}, {n}, {n % 10})" for n in range(KEYS)),
+            f"CREATE TABLE {model.table} (id INT PRIMARY KEY, v INT, part INT)",
+            f"INSERT INTO {model.table} VALUES " + ", ".join(f"({n}, {n}, {n % 10})" for n in range(KEYS)),
         )
     options = [
         {"tables": "*.log", "mode": "append", "partition": ["_op"], "format_version": 2},
@@ -143,7 +143,7 @@ def test_logs_and_tables_with_marks_have_each_change_exactly_once(
         luck.choice(list(tables.values())).change(cursor, luck, number)
 
     with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
-        names = [told.table for told in tables.values()]
+        names = [model.table for model in tables.values()]
         pipeline = mesh.pipeline("lake", source, names, chunk_rows=50, chunks="exact", table_options=options)
         reader = session.for_pipeline(spark, (pipeline.store.definition() or {})["sink"])
 
@@ -151,8 +151,8 @@ def test_logs_and_tables_with_marks_have_each_change_exactly_once(
             pipeline.catches_up(*names)
             savepoint(pipeline, name)
             for each, images in (("log", "after"), ("some", "after"), ("both", "both")):
-                told = tables[each]
-                assert is_log(lake(reader, told.table, "_seq NULLS FIRST"), told, images) > 50
+                model = tables[each]
+                assert is_log(lake(reader, model.table, "_seq NULLS FIRST"), model, images) > 50
             for each in ("marks", "some_marks"):
                 assert is_marked(lake(reader, tables[each].table, "id"), tables[each]) > 10
 
