@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Mode = Literal["mirror", "append", "soft-delete"]
-"""What a lake table is: the source's rows; every change, a row each; the source's rows and, marked, deleted ones."""
+Mode = Literal["mirror", "append", "soft-delete", "history"]
+"""What a lake table is: the source's rows; every change, a row each; the source's rows and, marked, deleted ones; every
+version of each row."""
 Images = Literal["after", "both"]
 """Of an update in `append`: the row after it, or a row of before it too."""
 _ALL = ("*",)

@@ -315,9 +315,10 @@ class PipelineConfig(Strict):
 
     @model_validator(mode="after")
     def _changes_past_their_chunks(self) -> Self:
-        if self.snapshot.chunks != "exact" and any(options.mode == "append" for options in self.table_options):
+        modes = {options.mode for options in self.table_options if options.mode in ("append", "history")}
+        if self.snapshot.chunks != "exact" and modes:
             raise fault(
-                "has table_options with mode: append, in which a change that is replayed over a chunk would stand"
+                f"has table_options with mode: {min(modes)}, in which a change that is replayed over a chunk would stand"
                 " beside the row that has it already",
                 "set snapshot.chunks: exact",
             )

@@ -117,8 +117,9 @@ class TableOptions(Strict):
     mode: Mode = Field(
         default="mirror",
         exclude_if=lambda mode: mode == "mirror",
-        description="what the lake table is. mirror: the source's rows; append: every change, a row each (needs"
-        " snapshot.chunks: exact); soft-delete: the source's rows, and deleted ones with a mark",
+        description="what the lake table is. mirror: the source's rows; append: every change, a row each; soft-delete:"
+        " the source's rows, and deleted ones with a mark; history: every version of each row. append and history need"
+        " snapshot.chunks: exact",
     )
     images: Images = Field(
         default="after",

@@ -7,6 +7,7 @@ of an ordinary table. So no sink and no engine knows modes, and what holds for t
 |---|---|---|---|
 | `append` | none | `APPENDED` | an insert, TRUNCATE too |
 | `soft-delete` | the source's | `MARKED` | as it is; a deletion is an update that marks the row |
+| `history` | the source's, and `_to_seq` | `VERSIONED` of history.py | the end of a version, and the next |
 
 The mode's own columns are the first ones, and the source's field ids follow theirs. So they keep their ids whatever
 columns the source gets, and a new table gets from Iceberg the ids that it would get anyway (it numbers columns by their
@@ -28,6 +29,7 @@ import pyarrow.compute as pc
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TS, Column, TableSchema
 from cutline.common.shape import Images, Mode
+from cutline.spark_writer.transform.history import VERSIONED, Versioned
 from cutline.spark_writer.transform.rule import Rule, RuleFault
 
 APPENDED = {
@@ -104,7 +106,10 @@ class Marked:
         return _joined(own, made.set_column(made.schema.get_field_index(OP), OP, ops), self.target)
 
 
-def moded(rule: Rule, mode: Mode, images: Images) -> Rule | Appended | Marked:
+Moded = Rule | Appended | Marked | Versioned
+
+
+def moded(rule: Rule, mode: Mode, images: Images) -> Moded:
     """What becomes of a table's rows by its mode, after its rule. RuleFault if the mode can't be carried out."""
     if mode == "mirror":
         return rule
@@ -113,9 +118,12 @@ def moded(rule: Rule, mode: Mode, images: Images) -> Rule | Appended | Marked:
         return Appended(rule=rule, target=_with_own(rule.target, mode, kinds, key=()), both=images == "both")
     if not rule.target.key:
         raise RuleFault(
-            f"{rule.target.table_id} has no key, by which mode: soft-delete finds the row to mark",
+            f"{rule.target.table_id} has no key, by which mode: {mode} finds the row of a change",
             "add a primary key, or choose mode: append",
         )
+    if mode == "history":
+        key = (*rule.target.key, "_to_seq")
+        return Versioned(rule=rule, target=_with_own(rule.target, mode, VERSIONED, key=key))
     return Marked(rule=rule, target=_with_own(rule.target, mode, MARKED, key=rule.target.key))
 
 

@@ -25,8 +25,10 @@ from cutline.common.schema import META_FIELDS, TableSchema
 from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.transform.modes import Appended, Marked, moded, paired
-from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
+from cutline.spark_writer.sinks.contract import Known
+from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ended_schema, ends_of
+from cutline.spark_writer.transform.modes import Moded, moded, paired
+from cutline.spark_writer.transform.rule import plain_rule, rule_of
 
 RULES = 1000
 """The most analysed rules that are kept."""
@@ -42,7 +44,7 @@ class Shaping:
         session.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
         self._store = store
         self._session = session
-        self._rules: dict[str, Rule | Appended | Marked] = {}
+        self._rules: dict[str, Moded] = {}
         self._files: ShapedFiles
 
     def begin(self, w: int) -> None:
@@ -50,7 +52,7 @@ class Shaping:
         self._files = self._store.shaped_files(w)
         self._files.remove_left()
 
-    def _rule(self, schema: TableSchema) -> Rule | Appended | Marked:
+    def _rule(self, schema: TableSchema) -> Moded:
         known = self._rules.get(schema.hash)
         if known is None:
             shape = schema.shape
@@ -66,25 +68,59 @@ class Shaping:
         """See `Shaping` of the sinks' contract. Raises RuleFault."""
         return schema if schema.shape is None else self._rule(schema).target
 
+    def parts(self, step: TableStep) -> list[TableStep]:
+        """See `Shaping` of the sinks' contract."""
+        if step.schema.shape is None or step.schema.shape.mode != "history" or not (step.chunks and step.changes):
+            return [step]
+        return [replace(step, changes=[], truncated_at=None), replace(step, chunks=[])]
+
     @contextmanager
-    def shaped(self, step: TableStep) -> Iterator[TableStep]:
-        """The step after its table's rule; its files last as long as the `with`. Raises RuleFault, StagedLost."""
+    def shaped(self, step: TableStep, known: Known) -> Iterator[TableStep]:
+        """See `Shaping` of the sinks' contract. Raises RuleFault, StagedLost."""
         if step.schema.shape is None:
             yield step
             return
         made: list[str] = []
-        kept = step.schema.shape.mode == "append"  # a TRUNCATE is a row there, and removes none
+        empties = step.schema.shape.mode in ("mirror", "soft-delete")  # elsewhere what came before a TRUNCATE stays
         try:
             yield replace(
                 step,
-                truncated_at=None if kept else step.truncated_at,
+                truncated_at=step.truncated_at if empties else None,
                 schema=self._rule(step.schema).target,
                 chunks=[file for staged in step.chunks for file in self._shaped(staged, made)],
-                changes=[file for staged in step.changes for file in self._shaped(staged, made)],
+                changes=self._changes(step, made, known),
             )
         finally:
             with suppress(Unavailable):  # the next start removes them
                 self._files.remove(made)
+
+    def _changes(self, step: TableStep, made: list[str], known: Known) -> list[Staged]:
+        """Make the files of a step's changes; their names are added to `made`."""
+        rule = self._rule(step.schema)
+        if not isinstance(rule, Versioned) or not step.changes:
+            return [file for staged in step.changes for file in self._shaped(staged, made)]
+        types = [rule.target.field(column).type for column in rule.target.key_columns[:-1]]
+        keys = []
+        for staged in step.changes:
+            theirs = self._versioned(staged)
+            with self._groups(staged, theirs.key_reads) as groups:
+                keys += [theirs.keys(group, types) for group in groups]
+        ends = ends_of(pa.concat_tables(keys))
+        files = []
+        for staged in step.changes:
+            theirs = self._versioned(staged)
+            with self._groups(staged, theirs.reads) as groups:
+                files += self._file(staged, (theirs.versions(group, ends) for group in groups), made)
+        before = replace(step.changes[0], schema=ended_schema(rule.target))
+        for file in self._file(before, ended(known, ends, rule.target), made):
+            record = replace(file.record, seq_min=BEFORE_ALL, seq_max=BEFORE_ALL + file.record.rows - 1)
+            files.append(replace(file, schema=before.schema, record=record))
+        return files
+
+    def _versioned(self, staged: Staged) -> Versioned:
+        found = self._rule(staged.schema)
+        assert isinstance(found, Versioned)
+        return found
 
     def _written(self, groups: Iterator[pa.Table]) -> tuple[PartRef, int, pq.FileMetaData, pa.Schema] | None:
         """Write rows into a file of their own; None if there are none."""
@@ -108,28 +144,35 @@ class Shaping:
 
     def _shaped(self, staged: Staged, made: list[str]) -> list[Staged]:
         """Make the file of one staged file, none if no row is left; its name is added to `made`."""
-        rule, record = self._rule(staged.schema), staged.record
+        rule = self._rule(staged.schema)
+        with self._groups(staged, rule.reads) as groups:
+            if staged.record.kind == "chunk":
+                return self._file(staged, map(rule.chunk, groups), made)
+            assert not isinstance(rule, Versioned)
+            return self._file(staged, map(rule.changes, groups), made)
+
+    @contextmanager
+    def _groups(self, staged: Staged, reads: set[str]) -> Iterator[Iterator[pa.Table]]:
+        """These columns of a staged file, by row group; with those of changes, if it has changes. Raises StagedLost."""
+        record = staged.record
         try:
             self._store.verify(record.ref)
         except ProtocolError as error:
             raise StagedLost(error.cause) from error
         chunk = record.kind == "chunk"
         with self._files.reading(record.path) as file, pq.ParquetFile(file) as source:
-            columns = [*rule.reads, *(() if chunk else (field.name for field in META_FIELDS))]
+            columns = [*reads, *(() if chunk else (field.name for field in META_FIELDS))]
             groups = (source.read_row_group(at, columns=columns) for at in range(source.num_row_groups))
-            shaped = map(rule.chunk, groups) if chunk else map(rule.changes, paired(groups))
-            written = self._written(rows for rows in shaped if rows.num_rows)
+            yield groups if chunk else paired(groups)
+
+    def _file(self, staged: Staged, shaped: Iterator[pa.Table], made: list[str]) -> list[Staged]:
+        """Make the file of rows that come of a staged file."""
+        record = staged.record
+        written = self._written(rows for rows in shaped if rows.num_rows)
         if written is None:
             return []
         ref, rows, metadata, schema = written
         made.append(ref.path)
-        metrics = file_metrics(metadata, schema) if chunk else None
-        return [
-            replace(
-                staged,
-                record=replace(
-                    record, path=ref.path, sha256=ref.sha256, size=ref.size, rows=rows, metrics=metrics
-                ),
-                schema=rule.target,
-            )
-        ]
+        metrics = file_metrics(metadata, schema) if record.kind == "chunk" else None
+        record = replace(record, path=ref.path, sha256=ref.sha256, size=ref.size, rows=rows, metrics=metrics)
+        return [replace(staged, record=record, schema=self._rule(staged.schema).target)]

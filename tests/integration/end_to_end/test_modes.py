@@ -1,7 +1,8 @@
 """Modes of lake tables on the whole way, from a source under changes into the lake.
 
 The oracle is the list of changes that the test itself made. It does not know when a chunk was read: whatever that was,
-the rows of a key in a log are the row that the chunk has, as the key was after some of its changes, and then all others.
+the rows of a key in a log are the row that the chunk has, as the key was after some of its changes, and then all the
+others.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cutline.common.positions import Position
 from cutline.spark_writer import session
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from cutline.spark_writer.transform.history import OPEN
 from tests.support.databases import Database
 from tests.support.hammer import Hammer
 from tests.support.lakes import savepoint, writing
-from tests.support.mesh import Mesh
+from tests.support.mesh import Mesh, Pipeline
 
 KEYS = 400
 OURS = ("_op", "_seq", "_binlog_file", "_binlog_pos", "_binlog_row", "_gtid", "_committed_at")
@@ -107,13 +111,67 @@ def is_marked(found: list[dict[str, Any]], model: Made) -> int:
         row, now = by_key.get(key), model.kept(model.rows.get(key))
         values = None if row is None else (row["id"], row["v"], row["part"])
         if now is not None:
-            assert row is not None and values == now
+            assert row is not None
+            assert values == now
             assert (row["_is_deleted"], row["_deleted_at"]) == (False, None)
         elif row is not None:
-            assert row["_is_deleted"] and row["_deleted_at"] is not None
+            assert (row["_is_deleted"], row["_deleted_at"] is None) == (True, False)
             changes = [(model.kept(before), model.kept(after)) for before, after in model.changes[key]]
             assert values == [before for before, after in changes if before is not None and after is None][-1]
     return sum(row["_is_deleted"] for row in found)
+
+
+def has_versions(found: list[dict[str, Any]], model: Made) -> int:
+    """Compare a history with what the test did; return how many versions have ended."""
+    by_key: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in found:
+        by_key[row["id"]].append(row)
+        ended = row["_to_seq"] < OPEN
+        assert [row[name] is None for name in ("_valid_to", "_to_file", "_to_pos")] == [not ended] * 3
+        assert row["_current"] != ended
+        begun = row["_from_seq"] is not None
+        assert [row[name] is None for name in ("_valid_from", "_from_file", "_from_pos")] == [not begun] * 3
+    for key in range(KEYS):
+        events: list[tuple[str, Any]] = []
+        for row in by_key[key]:
+            values = (row["id"], row["v"], row["part"])
+            follows = events and events[-1] == ("-D", row["_from_seq"])
+            events[-1:] = [] if follows else events[-1:]
+            events.append((("+U" if follows else "+I") if row["_from_seq"] is not None else "r", values))
+            if row["_to_seq"] < OPEN:
+                events.append(("-D", row["_to_seq"]))
+        plain = [(op, None if op == "-D" else values) for op, values in events]
+        logs = [[(op, None if op == "-D" else values) for op, values in log] for log in model.tails(key, "after")]
+        assert plain in logs, (key, plain, model.changes[key])
+    return sum(not row["_current"] for row in found)
+
+
+def as_of(found: list[dict[str, Any]], cut: Position) -> list[tuple[int, int, int]]:
+    """The rows of a history that were valid at a cut."""
+
+    def passed(file: str | None, offset: int | None) -> bool:
+        return file is not None and offset is not None and (file, offset) < (cut.file, cut.offset)
+
+    return [
+        (row["id"], row["v"], row["part"])
+        for row in found
+        if (row["_from_file"] is None or passed(row["_from_file"], row["_from_pos"]))
+        and not passed(row["_to_file"], row["_to_pos"])
+    ]
+
+
+def agrees_with_cuts(pipeline: Pipeline, reader: Any, table: str, found: list[dict[str, Any]]) -> int:
+    """Compare a history, at the cuts of the newest publications, with the versions that were current there."""
+    compared = 0
+    for record in pipeline.store.publications()[-12:]:
+        shown = record.tables.get(table)
+        if shown is None or shown.main is None or record.position is None:
+            continue
+        at = f"VERSION AS OF {snapshot_of(shown.main.content)}"
+        then = reader.sql(f"SELECT id, v, part FROM lake.{table} {at} WHERE _current ORDER BY id").toArrow().to_pylist()
+        assert sorted(as_of(found, record.position)) == [tuple(row.values()) for row in then], record.n
+        compared += 1
+    return compared
 
 
 def test_logs_and_tables_with_marks_have_each_change_exactly_once(
@@ -124,8 +182,9 @@ def test_logs_and_tables_with_marks_have_each_change_exactly_once(
     3. A column comes, and a TRUNCATE.
     """
     schema = fresh_database(source)
-    tables = {name: Made(f"{schema}.{name}", lambda row: True) for name in ("log", "marks")}
-    tables |= {name: Made(f"{schema}.{name}", lambda row: row[2] < 6) for name in ("some", "both", "some_marks")}
+    ruled = ("some", "both", "some_marks", "some_past")
+    tables = {name: Made(f"{schema}.{name}", lambda row: True) for name in ("log", "marks", "past")}
+    tables |= {name: Made(f"{schema}.{name}", lambda row: row[2] < 6) for name in ruled}
     for model in tables.values():
         source.execute(
             f"CREATE TABLE {model.table} (id INT PRIMARY KEY, v INT, part INT)",
@@ -137,6 +196,8 @@ def test_logs_and_tables_with_marks_have_each_change_exactly_once(
         {"tables": "*.both", "mode": "append", "images": "both", "where": "part < 6", "sort": ["_seq"]},
         {"tables": "*.marks", "mode": "soft-delete", "partition": ["_is_deleted"]},
         {"tables": "*.some_marks", "mode": "soft-delete", "where": "part < 6"},
+        {"tables": "*.past", "mode": "history", "partition": ["_current"], "format_version": 2},
+        {"tables": "*.some_past", "mode": "history", "where": "part < 6"},
     ]
 
     def change(cursor: Any, luck: random.Random, number: int) -> None:
@@ -155,15 +216,19 @@ def test_logs_and_tables_with_marks_have_each_change_exactly_once(
                 assert is_log(lake(reader, model.table, "_seq NULLS FIRST"), model, images) > 50
             for each in ("marks", "some_marks"):
                 assert is_marked(lake(reader, tables[each].table, "id"), tables[each]) > 10
+            for each in ("past", "some_past"):
+                found = lake(reader, tables[each].table, "id, _from_seq NULLS FIRST")
+                assert has_versions(found, tables[each]) > 50
+                assert agrees_with_cuts(pipeline, reader, tables[each].table, found) > 3
 
         with Hammer(source, change, threads=1, pause_seconds=0.002) as hammer:
             pipeline.until(lambda: pipeline.shows(*names), "all to be live")
             pipeline.goes_on(4)
             hammer.stop()
         agree("first")
-        log, marks = tables["log"].table, tables["marks"].table
-        before = len(lake(reader, log, "_seq"))
-        for table in (log, marks):
+        log, marks, past = (tables[name].table for name in ("log", "marks", "past"))
+        before, versions = (len(lake(reader, table, "id")) for table in (log, past))
+        for table in (log, marks, past):
             source.execute(
                 f"ALTER TABLE {table} ADD COLUMN later INT DEFAULT 7",
                 f"INSERT INTO {table} VALUES (1000, 1, 2, 3)",
@@ -181,6 +246,12 @@ def test_logs_and_tables_with_marks_have_each_change_exactly_once(
         assert [(row["id"], row["later"], row["_is_deleted"]) for row in lake(reader, marks, "id")] == [
             (1001, 3, False)
         ]
+        found = lake(reader, past, "_from_seq NULLS FIRST")
+        assert len(found) == versions + 2
+        assert [(row["id"], row["later"]) for row in found if row["_current"]] == [(1001, 3)]
+        assert {row["later"] for row in found[:-2]} == {7}
+        assert (found[-2]["id"], found[-2]["later"], found[-2]["_current"]) == (1000, 3, False)
+        assert agrees_with_cuts(pipeline, reader, past, found) > 3
         newest = pipeline.checkpoint()
         assert newest is not None
         assert {newest.tables[name].generation for name in names} == {1}

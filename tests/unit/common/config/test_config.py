@@ -372,7 +372,8 @@ def test_a_rule_is_kept_as_it_was_written() -> None:
     assert read.options_of("shop.a").shape == Shape(select=("*",), where="a > 1")
     assert read.options_of("shop.b").shape == Shape(select=("*", "a AS b"))
     assert read.options_of("shop.c").shape is None
-    modes = parse(f'{SMALL}snapshot: {{chunks: exact}}\ntable_options: [{{tables: "*.*", mode: append, images: both}}]\n')
+    logs = '[{tables: "*.*", mode: append, images: both}]'
+    modes = parse(f"{SMALL}snapshot: {{chunks: exact}}\ntable_options: {logs}\n")
     assert modes.options_of("shop.a").shape == Shape(mode="append", images="both")
     assert PipelineConfig.from_definition(modes.definition()) == modes
     options = [{"tables": "shop.a?"}, {"tables": "shop.a*", "where": "a > 1"}, {"tables": "*.*", "select": ["id"]}]
