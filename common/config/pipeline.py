@@ -318,8 +318,8 @@ class PipelineConfig(Strict):
         modes = {options.mode for options in self.table_options if options.mode in ("append", "history")}
         if self.snapshot.chunks != "exact" and modes:
             raise fault(
-                f"has table_options with mode: {min(modes)}, in which a change that is replayed over a chunk would stand"
-                " beside the row that has it already",
+                f"has table_options with mode: {min(modes)}, in which a change that is replayed over a chunk would"
+                " stand beside the row that has it already",
                 "set snapshot.chunks: exact",
             )
         return self
