@@ -164,8 +164,8 @@ def ends_of(changes: pa.Table) -> Ends:
 
 def ended(known: Known, ends: Ends, target: TableSchema) -> Iterator[pa.Table]:
     """The changes by which the current versions that the lake has end, a part at a time; their columns are those of
-    `ended_schema`."""
-    schema, number = ended_schema(target), BEFORE_ALL
+    `lake_columns`."""
+    schema, number = lake_columns(target), BEFORE_ALL
     if ends.keys.num_rows:
         for rows, keys in known(ends.keys):
             made = _ended(rows, ends, ends.firsts[keys], ~ends.left[keys], schema, number)
@@ -186,8 +186,8 @@ def ended(known: Known, ends: Ends, target: TableSchema) -> Iterator[pa.Table]:
         yield made
 
 
-def ended_schema(target: TableSchema) -> TableSchema:
-    """The schema of `ended`: all columns that the lake has, those too that the source has dropped."""
+def lake_columns(target: TableSchema) -> TableSchema:
+    """The schema of rows that the lake had: with all its columns, those too that the source has dropped."""
     made = replace(target, columns=target.lake, shown=None)
     made.__dict__["hash"] = target.hash
     return made

@@ -6,7 +6,7 @@ of an ordinary table. So no sink and no engine knows modes, and what holds for t
 | mode | key | its own columns | a change of the source is |
 |---|---|---|---|
 | `append` | none | `APPENDED` | an insert, TRUNCATE too |
-| `soft-delete` | the source's | `MARKED` | as it is; a deletion is an update that marks the row |
+| `soft-delete` | the source's | `MARKED` | as it is; a deletion is an update that marks the row, TRUNCATE one of all |
 | `history` | the source's, and `_to_seq` | `VERSIONED` of history.py | the end of a version, and the next |
 
 The mode's own columns are the first ones, and the source's field ids follow theirs. So they keep their ids whatever
@@ -23,13 +23,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TS, Column, TableSchema
 from cutline.common.shape import Images, Mode
-from cutline.spark_writer.transform.history import VERSIONED, Versioned
+from cutline.spark_writer.sinks.contract import Known
+from cutline.spark_writer.transform.history import BEFORE_ALL, VERSIONED, Versioned, lake_columns
 from cutline.spark_writer.transform.rule import Rule, RuleFault
 
 APPENDED = {
@@ -96,14 +98,35 @@ class Marked:
         own = [pa.repeat(pa.scalar(False), lake.num_rows), never]
         return pa.Table.from_arrays([*own, *lake.columns], schema=self.target.arrow)
 
-    def changes(self, changes: pa.Table) -> pa.Table:
-        """The changes, each deletion as an update to a row with the mark and its last values."""
+    def changes(self, changes: pa.Table, truncates: pa.Table) -> pa.Table:
+        """The changes, each deletion as an update to a row with the mark and its last values; `truncates` are all
+        TRUNCATEs of the step (`SEQ` and `TS`), each of which deletes the rows of the changes before it."""
         made = self.rule.images(changes)
-        made = made.filter(pc.invert(is_any(made[OP], Op.BEFORE)))
-        gone = is_any(made[OP], Op.DELETE)
-        own = [gone, pc.if_else(gone, made[TS], pa.scalar(None, made[TS].type))]
+        made = made.filter(pc.invert(is_any(made[OP], Op.BEFORE, Op.TRUNCATE)))
+        deleted = is_any(made[OP], Op.DELETE)
+        after = np.searchsorted(truncates[SEQ].to_numpy(), made[SEQ].to_numpy())
+        by_truncate = truncates[TS].take(pa.array(after, mask=after == truncates.num_rows))
+        gone = pc.or_(deleted, pa.array(after < truncates.num_rows))
+        own = [gone, pc.if_else(deleted, made[TS], by_truncate)]
         ops = pc.if_else(gone, Op.UPDATE.value, made[OP].cast(pa.string()))
         return _joined(own, made.set_column(made.schema.get_field_index(OP), OP, ops), self.target)
+
+    def truncated(self, known: Known, truncates: pa.Table) -> Iterator[pa.Table]:
+        """The updates that mark the rows which the lake has, where the first TRUNCATE deleted them: rows of
+        `lake_columns`, before all other changes."""
+        fields = [*lake_columns(self.target).arrow, *META_FIELDS]
+        number = BEFORE_ALL
+        for rows, _ in known(None) if truncates.num_rows else ():
+            alive = rows.filter(pc.invert(rows.column(0)))
+            count = alive.num_rows
+            own = [pa.repeat(pa.scalar(True), count), pa.repeat(truncates[TS][0], count)]
+            meta = {field.name: pa.nulls(count, field.type) for field in META_FIELDS}
+            meta[OP] = pa.repeat(pa.scalar(Op.UPDATE.value), count)
+            meta[SEQ] = pa.array(np.arange(number, number + count))
+            number += count
+            columns = [*own, *alive.columns[len(MARKED) :], *meta.values()]
+            cast = [column.cast(field.type) for column, field in zip(columns, fields, strict=True)]
+            yield pa.Table.from_arrays(cast, schema=pa.schema(fields))
 
 
 Moded = Rule | Appended | Marked | Versioned

@@ -10,8 +10,9 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,13 +22,14 @@ from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.file_metrics import file_metrics
 from cutline.common.journal.plan import Staged, StagedLost, TableStep
-from cutline.common.schema import META_FIELDS, TableSchema
+from cutline.common.ops import Op, is_any
+from cutline.common.schema import META_FIELDS, OP, SEQ, TS, TableSchema
 from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.contract import Known
-from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ended_schema, ends_of
-from cutline.spark_writer.transform.modes import Moded, moded, paired
+from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
+from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
 from cutline.spark_writer.transform.rule import plain_rule, rule_of
 
 RULES = 1000
@@ -70,7 +72,9 @@ class Shaping:
 
     def parts(self, step: TableStep) -> list[TableStep]:
         """See `Shaping` of the sinks' contract."""
-        if step.schema.shape is None or step.schema.shape.mode != "history" or not (step.chunks and step.changes):
+        mode = "mirror" if step.schema.shape is None else step.schema.shape.mode
+        looks = mode == "history" or (mode == "soft-delete" and step.truncated_at is not None)
+        if not (looks and step.chunks and step.changes):
             return [step]
         return [replace(step, changes=[], truncated_at=None), replace(step, chunks=[])]
 
@@ -81,7 +85,7 @@ class Shaping:
             yield step
             return
         made: list[str] = []
-        empties = step.schema.shape.mode in ("mirror", "soft-delete")  # elsewhere what came before a TRUNCATE stays
+        empties = step.schema.shape.mode == "mirror"  # elsewhere what came before a TRUNCATE stays
         try:
             yield replace(
                 step,
@@ -97,30 +101,52 @@ class Shaping:
     def _changes(self, step: TableStep, made: list[str], known: Known) -> list[Staged]:
         """Make the files of a step's changes; their names are added to `made`."""
         rule = self._rule(step.schema)
-        if not isinstance(rule, Versioned) or not step.changes:
-            return [file for staged in step.changes for file in self._shaped(staged, made)]
+        if isinstance(rule, Versioned) and step.changes:
+            return self._versions(step, rule, made, known)
+        if isinstance(rule, Marked) and step.changes:
+            return self._marks(step, rule, made, known)
+        return [file for staged in step.changes for file in self._shaped(staged, made)]
+
+    def _versions(self, step: TableStep, rule: Versioned, made: list[str], known: Known) -> list[Staged]:
+        """Make the files of versions: first all keys are read, which tell how each row ends, then the rows."""
         types = [rule.target.field(column).type for column in rule.target.key_columns[:-1]]
+        rules = [cast(Versioned, self._rule(staged.schema)) for staged in step.changes]
         keys = []
-        for staged in step.changes:
-            theirs = self._versioned(staged)
+        for staged, theirs in zip(step.changes, rules, strict=True):
             with self._groups(staged, theirs.key_reads) as groups:
                 keys += [theirs.keys(group, types) for group in groups]
         ends = ends_of(pa.concat_tables(keys))
         files = []
-        for staged in step.changes:
-            theirs = self._versioned(staged)
+        for staged, theirs in zip(step.changes, rules, strict=True):
             with self._groups(staged, theirs.reads) as groups:
-                files += self._file(staged, (theirs.versions(group, ends) for group in groups), made)
-        before = replace(step.changes[0], schema=ended_schema(rule.target))
-        for file in self._file(before, ended(known, ends, rule.target), made):
-            record = replace(file.record, seq_min=BEFORE_ALL, seq_max=BEFORE_ALL + file.record.rows - 1)
-            files.append(replace(file, schema=before.schema, record=record))
-        return files
+                files += self._file(staged, map(partial(theirs.versions, ends=ends), groups), made)
+        return files + self._of_lake_rows(step, ended(known, ends, rule.target), made)
 
-    def _versioned(self, staged: Staged) -> Versioned:
-        found = self._rule(staged.schema)
-        assert isinstance(found, Versioned)
-        return found
+    def _marks(self, step: TableStep, rule: Marked, made: list[str], known: Known) -> list[Staged]:
+        """Make the files of changes with marks; where there was a TRUNCATE, it is looked for in all of them first."""
+        truncates = pa.table({SEQ: pa.array([], pa.int64()), TS: pa.array([], pa.timestamp("us", "UTC"))})
+        for staged in step.changes if step.truncated_at is not None else ():
+            with self._groups(staged, set()) as groups:
+                found = [group.filter(is_any(group[OP], Op.TRUNCATE)).select([SEQ, TS]) for group in groups]
+            truncates = pa.concat_tables([truncates, *found]).sort_by(SEQ).combine_chunks()
+        files = []
+        for staged in step.changes:
+            theirs = cast(Marked, self._rule(staged.schema))
+            with self._groups(staged, theirs.reads) as groups:
+                files += self._file(staged, map(partial(theirs.changes, truncates=truncates), groups), made)
+        return files + self._of_lake_rows(step, rule.truncated(known, truncates), made)
+
+    def _of_lake_rows(self, step: TableStep, rows: Iterator[pa.Table], made: list[str]) -> list[Staged]:
+        """Make the file of changes that come of rows which the lake has: before all others, by their numbers."""
+        schema = lake_columns(self._rule(step.schema).target)
+        return [
+            replace(
+                file,
+                schema=schema,
+                record=replace(file.record, seq_min=BEFORE_ALL, seq_max=BEFORE_ALL + file.record.rows - 1),
+            )
+            for file in self._file(step.changes[0], rows, made)
+        ]
 
     def _written(self, groups: Iterator[pa.Table]) -> tuple[PartRef, int, pq.FileMetaData, pa.Schema] | None:
         """Write rows into a file of their own; None if there are none."""
@@ -148,7 +174,7 @@ class Shaping:
         with self._groups(staged, rule.reads) as groups:
             if staged.record.kind == "chunk":
                 return self._file(staged, map(rule.chunk, groups), made)
-            assert not isinstance(rule, Versioned)
+            assert not isinstance(rule, Versioned | Marked)
             return self._file(staged, map(rule.changes, groups), made)
 
     @contextmanager

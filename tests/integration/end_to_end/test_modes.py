@@ -243,9 +243,11 @@ def test_logs_and_tables_with_marks_have_each_change_exactly_once(
         assert [(row["_op"], row["id"], row["later"]) for row in (first, truncated, last)] == [
             ("+I", 1000, 3), ("t", None, None), ("+I", 1001, 3)
         ]  # fmt: skip
-        assert [(row["id"], row["later"], row["_is_deleted"]) for row in lake(reader, marks, "id")] == [
-            (1001, 3, False)
-        ]
+        *deleted, cut, alive = lake(reader, marks, "id")
+        assert {(row["later"], row["_is_deleted"], row["_deleted_at"] is None) for row in deleted} == {(7, True, False)}
+        assert [(row["id"], row["later"], row["_is_deleted"]) for row in (cut, alive)] == [
+            (1000, 3, True), (1001, 3, False)
+        ]  # fmt: skip
         found = lake(reader, past, "_from_seq NULLS FIRST")
         assert len(found) == versions + 2
         assert [(row["id"], row["later"]) for row in found if row["_current"]] == [(1001, 3)]

@@ -80,8 +80,8 @@ class Model:
             self.log.append(("t", seq, None, None, None))
             return
         for key in list(self.now):
+            self.marked[key] = self.now[key]
             self.end(key, seq)
-        self.marked.clear()
 
     def rows(self) -> list[tuple[Any, ...]]:
         if self.shape.mode == "append":
@@ -141,7 +141,7 @@ def test_each_mode_gives_the_rows_of_its_model(spark: Any, tmp_path: Path, engin
         models[name].chunk(list(rows[name].values()))
         stage(bench, table, models[name], draw, rows[name])  # in one batch with the chunk
     start = None
-    for _ in range(3 if engine == "spark" else 8):
+    for _ in range(2 if engine == "spark" else 5):
         bench.journal.checkpoint(kept=True)
         start = bench.apply(start)
         assert not start.progress.quarantined
