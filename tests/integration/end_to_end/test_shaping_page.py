@@ -31,8 +31,8 @@ def tables_of_the_page() -> list[list[list[str]]]:
 def shown(warehouse: str, table: str, names: list[str], order: list[str]) -> list[list[str]]:
     """A table of the lake as the page prints it; nulls come first."""
     rows = lake_table(warehouse, table).scan().to_arrow()
-    by: list[tuple[str, str]] = [(name, "ascending") for name in order]
-    rows = rows.take(pc.sort_indices(rows, sort_keys=by, null_placement="at_start")).select(names)
+    by: Any = [(name, "ascending", "at_start") for name in order]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=by)).select(names)
     printed = [["null" if value is None else str(value) for value in row.values()] for row in rows.to_pylist()]
     return [names, *printed]
 
