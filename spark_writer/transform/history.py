@@ -70,7 +70,7 @@ class Ends:
     left: Any
     truncate: int | None
 
-    def of(self, seq: pa.ChunkedArray) -> Any:
+    def ending(self, seq: pa.ChunkedArray) -> Any:
         """For each of these changes the index of the one that ends its row, -1 for none."""
         return self.ends[np.searchsorted(self.changes[SEQ].to_numpy(), seq.to_numpy())]
 
@@ -122,7 +122,7 @@ class Versioned:
         """The versions that changes begin, as changes: one that has ended is an insert."""
         made = self.rule.images(changes)
         made = made.filter(pc.invert(is_any(made[OP], Op.BEFORE, Op.DELETE, Op.TRUNCATE)))
-        end = ends.of(made[SEQ])
+        end = ends.ending(made[SEQ])
         own = _own([made[name] for name in _PLACE], ends.places(end))
         ops = pa.array(np.where(end < 0, Op.UPDATE.value, Op.INSERT.value), pa.string())
         fields = [*self.target.arrow, *META_FIELDS]

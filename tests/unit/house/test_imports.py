@@ -151,6 +151,7 @@ ALLOWED: dict[str, set[str]] = {
         *RECORDS,
         "common.file_metrics",
         "common.journal",
+        "common.keys",
         "common.parquet",
         "common.store",
         "spark_writer.compiled",

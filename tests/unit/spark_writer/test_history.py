@@ -49,25 +49,25 @@ def test_a_row_ends_with_the_next_change_of_its_key_or_a_truncate(seed: int) -> 
     mixed = draw.sample(range(len(changes)), len(changes))  # files come in any order
     ends = ends_of(table_of([changes[at] for at in mixed], [numbers[at] for at in mixed]))
 
-    def ending(key: Any, after: int) -> int | None:
+    def follows(key: Any, after: int) -> int | None:
         found = (at for at in range(after + 1, len(changes)) if changes[at][0] == "t" or changes[at][1:] == key)
         return next(found, None)
 
     for at, change in enumerate(changes):
         if change[0] != "t":
-            (place,) = ends.of(pa.chunked_array([[numbers[at]]]))
-            end = ending(change[1:], at)
+            (place,) = ends.ending(pa.chunked_array([[numbers[at]]]))
+            end = follows(change[1:], at)
             assert place == (-1 if end is None else end)
-            _, seq, _, _ = ends.places(ends.of(pa.chunked_array([[numbers[at]]])))
+            _, seq, _, _ = ends.places(ends.ending(pa.chunked_array([[numbers[at]]])))
             assert seq.to_pylist() == [None if end is None else numbers[end]]
     keys = {change[1:]: None for change in changes if change[0] != "t"}
     found = list(map(tuple, (row.values() for row in ends.keys.to_pylist())))
     assert sorted(found) == sorted((*key, OPEN) for key in keys)
     for number, (*plain, _) in enumerate(found):
         key = tuple(plain)
-        assert ends.firsts[number] == ending(key, -1)
+        assert ends.firsts[number] == follows(key, -1)
         last = max(at for at, change in enumerate(changes) if change[1:] == key)
-        assert ends.left[number] == (changes[last][0] != "-D" and ending(key, last) is None)
+        assert ends.left[number] == (changes[last][0] != "-D" and follows(key, last) is None)
     cuts = [at for at, change in enumerate(changes) if change[0] == "t"]
     assert ends.truncate == (cuts[0] if cuts else None)
 
