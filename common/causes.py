@@ -136,7 +136,7 @@ MEANINGS: Mapping[Code, Meaning] = {
         ),
         (
             Code.RULE,
-            "The table's rule (`select`, `where` and `mask` in `table_options`) can't be carried out.",
+            "The table's rule (`select`, `where`, `mask` and `mode` in `table_options`) can't be carried out.",
             "Correct the rule as the message says: the table is then read again by itself. Or correct the row on which"
             " it fails, then have the table read again (`cutline table read-again`).",
         ),

@@ -1,7 +1,7 @@
-"""What a table's rows become on their way into a sink: the rule that a person wrote for it (pure).
+"""What a table's rows become on their way into a sink: the rule that a person wrote for it, and its mode (pure).
 
-A rule stands in the table's schema (schema.py), so each staged file, checkpoint and publication has the rule by which
-its rows are read, and a rule that changes belongs to the table's next generation.
+A shape stands in the table's schema (schema.py), so each staged file, checkpoint and publication has the shape by which
+its rows are read, and a shape that changes belongs to the table's next generation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Mode = Literal["mirror", "append", "soft-delete", "history"]
+"""What a lake table is: the source's rows; every change, a row each; the source's rows and, marked, deleted ones; every
+version of each row."""
+Images = Literal["after", "both"]
+"""Of an update in `append`: the row after it, or a row of before it too."""
+_ALL = ("*",)
 
 _WORD = re.compile(r"[a-z0-9_]+", re.ASCII)
 _QUOTED = re.compile(r"`((?:[^`]|``)*)`")
@@ -23,17 +30,20 @@ _STAR = re.compile(r"(?:^|[^\w\s)\]'\"`])\s*\*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Items of a SELECT list and a condition, both in Spark SQL over the columns of the source's table.
+    """The rule: items of a SELECT list and a condition, both in Spark SQL over the columns of the source's table. And
+    what becomes of the rows that it gives, `mode`.
 
     `where` None: all rows. Readers put keyed hashes (masking.py) in the place of the values of the columns `mask`, by
-    the key that has the fingerprint `mask_key`; so the rule and all that is written have the hashes. `chunk_by` are
-    columns that readers need besides.
+    the key that has the fingerprint `mask_key`; so the rule and all that is written have the hashes. `images` both: in
+    `append` only. `chunk_by` are columns that readers need besides.
     """
 
-    select: tuple[str, ...] = ("*",)
+    select: tuple[str, ...] = _ALL
     where: str | None = None
     mask: tuple[str, ...] = ()
     mask_key: str | None = None
+    mode: Mode = "mirror"
+    images: Images = "after"
     chunk_by: tuple[str, ...] = ()
 
     def needs(self, columns: Collection[str]) -> set[str]:
@@ -66,6 +76,20 @@ class Shape:
             if name.lower() in words or name.lower() not in left_out or _WORD.fullmatch(name.lower()) is None
         }
 
+    @property
+    def ruled(self) -> bool:
+        """Whether there is a rule, not a mode alone."""
+        return self.select != _ALL or self.where is not None
+
+    @property
+    def needs_before(self) -> bool:
+        """Whether changes must be staged with the row before each update.
+
+        By it alone a condition tells an update that takes a row out (a delete) from one of a row that was out before.
+        A mirror need not tell: to delete a row that is not there changes nothing.
+        """
+        return self.mode != "mirror" and (self.images == "both" or self.where is not None)
+
     def to_json(self) -> dict[str, Any]:
         """A plain dict, for JSON, without the attributes that have their defaults."""
         body: dict[str, Any] = {"select": list(self.select)}
@@ -73,6 +97,10 @@ class Shape:
             body["where"] = self.where
         if self.mask:
             body |= {"mask": list(self.mask), "mask_key": self.mask_key}
+        if self.mode != "mirror":
+            body["mode"] = self.mode
+        if self.images != "after":
+            body["images"] = self.images
         return body | ({"chunk_by": list(self.chunk_by)} if self.chunk_by else {})
 
     @classmethod
@@ -83,5 +111,7 @@ class Shape:
             where=body.get("where"),
             mask=tuple(body.get("mask", ())),
             mask_key=body.get("mask_key"),
+            mode=body.get("mode", "mirror"),
+            images=body.get("images", "after"),
             chunk_by=tuple(body.get("chunk_by", ())),
         )

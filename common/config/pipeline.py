@@ -326,6 +326,17 @@ class PipelineConfig(Strict):
             raise fault("has table_options with mask, and no masking", "name the place of its key: masking.key_env")
         return self
 
+    @model_validator(mode="after")
+    def _changes_past_their_chunks(self) -> Self:
+        modes = {options.mode for options in self.table_options if options.mode in ("append", "history")}
+        if self.snapshot.chunks != "exact" and modes:
+            raise fault(
+                f"has table_options with mode: {min(modes)}, in which a change that is replayed over a chunk would"
+                " stand beside the row that has it already",
+                "set snapshot.chunks: exact",
+            )
+        return self
+
     def mask_key(self) -> MaskKey | None:
         """The key by which columns are masked, None if none are; ConfigError if it is not there, or unfit."""
         return None if self.masking is None else self.masking.key()

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cutline.common.config.faults import Strict, fault
 from cutline.common.config.globs import glob_problem, select_tables
-from cutline.common.shape import Shape
+from cutline.common.shape import Images, Mode, Shape
 
 OUR_PROPERTIES = frozenset(
     (
@@ -119,6 +119,18 @@ class TableOptions(Strict):
         exclude_if=lambda columns: not columns,
         description="columns whose values nothing that Cutline writes has: keyed hashes of them, by the key of masking",
     )
+    mode: Mode = Field(
+        default="mirror",
+        exclude_if=lambda mode: mode == "mirror",
+        description="what the lake table is. mirror: the source's rows; append: every change, a row each; soft-delete:"
+        " the source's rows, and deleted ones with a mark; history: every version of each row. append and history need"
+        " snapshot.chunks: exact",
+    )
+    images: Images = Field(
+        default="after",
+        exclude_if=lambda images: images == "after",
+        description="of an update in `append`: the row after it, or `both`, the row before it too",
+    )
     properties: dict[str, Scalar] = Field(
         default_factory=dict,
         exclude_if=lambda properties: not properties,
@@ -196,15 +208,17 @@ class TableOptions(Strict):
             raise fault(f"has tables {problem[0]}", problem[1])
         if self.chunk_by and self.identity:
             raise fault("has identity and chunk_by", "a table with an identity is chunked by it, so keep one")
+        if self.images == "both" and self.mode != "append":
+            raise fault(f"has images: both with mode: {self.mode}", "only append has rows of before an update")
         return self
 
     @property
     def has_shape(self) -> bool:
         """Whether the lake's rows are others than the source's."""
-        return bool(self.select or self.where is not None or self.mask)
+        return bool(self.select or self.where is not None or self.mask or self.mode != "mirror")
 
     def shape(self, mask_key: str | None) -> Shape | None:
-        """What the rows become by `select`, `where` and `mask`; None: they stay as they are. `mask_key` is the
+        """What the rows become by `select`, `where`, `mask` and `mode`; None: they stay as they are. `mask_key` is the
         fingerprint of the pipeline's key."""
         if not self.has_shape:
             return None
@@ -213,6 +227,8 @@ class TableOptions(Strict):
             where=self.where,
             mask=self.mask,
             mask_key=mask_key if self.mask else None,
+            mode=self.mode,
+            images=self.images,
             chunk_by=self.chunk_by,
         )
 

@@ -79,7 +79,7 @@ class Looks:
 def reshaped(tables: Tables, shapes: Mapping[str, Shape] | None) -> list[tuple[Table, Cause]]:
     """The tables whose rule is another one in the newest definition (None: not known), and why they are read again."""
     return [
-        (table, Cause(Code.ASKED, f"the rule of {name} (select, where or mask in table_options) was changed"))
+        (table, Cause(Code.ASKED, f"the rule of {name} (select, where, mask or mode in table_options) was changed"))
         for name, table in (tables.by_name.items() if shapes is not None else ())
         if table.schema is not None and table.schema.shape != (shapes or {}).get(name)
     ]

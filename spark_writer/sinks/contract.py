@@ -17,16 +17,19 @@ Calls for several tables come from several threads, calls for one table one at a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
 from cutline.common.journal.view import JournalView
+from cutline.common.schema import TableSchema
 from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.records import Content, Publication, Work
 from cutline.spark_writer.sinks.side_by_side import SideBySide
@@ -34,6 +37,11 @@ from cutline.spark_writer.sinks.side_by_side import SideBySide
 ACCEPT = "accept"
 OVERWRITE = "overwrite"
 """A person's choices about the commits of others: to go on from them, or to replace them."""
+
+
+Known = Callable[[pa.Table | None], Iterator[tuple[pa.Table, Any]]]
+"""Reads a table of the sink: its rows that have one of these keys (`k0`, `k1`, …), a part at a time in the columns of
+the sink's schema, with the numbers of their keys as a numpy array; None: all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +92,17 @@ class Shaping(Protocol):
     def begin(self, w: int) -> None:
         """Begin start `w`."""
 
-    def shaped(self, step: TableStep) -> AbstractContextManager[TableStep]:
-        """The step after its table's rule: the sink's schema, and files of its rows for as long as the `with` lasts."""
+    def lake_schema(self, schema: TableSchema) -> TableSchema:
+        """The sink's schema of a table that has this one at the source."""
+
+    def parts(self, step: TableStep) -> Sequence[TableStep]:
+        """The steps in which a step is shaped and applied, one after the other."""
+
+    def shaped(self, step: TableStep, known: Known) -> AbstractContextManager[TableStep]:
+        """The step after its table's rule: the sink's schema, and files of its rows for as long as the `with` lasts.
+
+        `known` reads the sink's rows as they are before the step.
+        """
 
 
 class Upkeep(Protocol):

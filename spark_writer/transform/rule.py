@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
@@ -132,6 +133,23 @@ class Rule:
                 inside = pc.invert(out)
                 changes, stays = changes.filter(inside), stays.filter(inside)
         found = self.computed and _scattered(self.computed.results(changes.filter(stays)), stays)
+        return self._with_meta(changes, found)
+
+    def images(self, changes: pa.Table) -> pa.Table:
+        """The changes of lake rows, as `changes` has them, but each with its own row, also before an update and of a
+        deletion. With a condition, each update has the row before it (`Shape.needs_before`): so one that takes a row
+        out is a deletion, one that brings a row in an insert, and what happens outside is left out.
+        """
+        real = pc.invert(is_any(changes[OP], Op.TRUNCATE))
+        if self.condition is not None:
+            kept = pc.fill_null(_scattered(self.condition.results(changes.filter(real)), real)[_KEPT], False)
+            ops, stays = _inside(changes[OP], pc.or_(kept, pc.invert(real)))
+            changes = changes.set_column(changes.schema.get_field_index(OP), OP, ops).filter(stays)
+            real = pc.invert(is_any(changes[OP], Op.TRUNCATE))
+        found = self.computed and _scattered(self.computed.results(changes.filter(real)), real)
+        return self._with_meta(changes, found)
+
+    def _with_meta(self, changes: pa.Table, found: pa.Table | None) -> pa.Table:
         lake, meta = self._in_lake(changes, found), [changes[field.name] for field in META_FIELDS]
         return pa.Table.from_arrays([*lake.columns, *meta], schema=pa.schema([*lake.schema, *META_FIELDS]))
 
@@ -150,6 +168,24 @@ def _scattered(found: pa.Table, where: pa.ChunkedArray) -> pa.Table:
     """Results for the rows at which `where` is true, as a table of all rows; null elsewhere."""
     at = pc.subtract(pc.cumulative_sum(pc.cast(where, pa.int64())), 1)
     return found.take(pc.if_else(where, at, None))
+
+
+def _inside(ops: pa.ChunkedArray, kept: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """What changes are that a condition may leave out (`kept`), each update right behind the row before it: their
+    operations, and which of them stay."""
+    named, inside = ops.cast(pa.string()).to_numpy(zero_copy_only=False), kept.to_numpy()
+    before = np.flatnonzero(named == Op.BEFORE.value)
+    came, went = inside[before + 1] & ~inside[before], inside[before] & ~inside[before + 1]
+    named[before[came] + 1], named[before[went]] = Op.INSERT.value, Op.DELETE.value
+    return pa.array(named, pa.string()), pa.array(inside)
+
+
+def plain_rule(source: TableSchema) -> Rule:
+    """The rule that leaves rows as readers give them."""
+    target = replace(source, shape=None, columns=tuple(_given(source, column) for column in source.columns))
+    target.__dict__["hash"] = source.hash
+    names = {column.name: column.name for column in source.columns}
+    return Rule(target=target, plain=names, computed=None, condition=None, keeps=True)
 
 
 def _too_large(about: str) -> RuleFault:

@@ -10,8 +10,9 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,11 +22,15 @@ from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.file_metrics import file_metrics
 from cutline.common.journal.plan import Staged, StagedLost, TableStep
-from cutline.common.schema import META_FIELDS, TableSchema
+from cutline.common.ops import Op, is_any
+from cutline.common.schema import META_FIELDS, OP, SEQ, TS, TableSchema
 from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.transform.rule import Rule, rule_of
+from cutline.spark_writer.sinks.contract import Known
+from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
+from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
+from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
 
 RULES = 1000
 """The most analysed rules that are kept."""
@@ -41,7 +46,7 @@ class Shaping:
         session.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
         self._store = store
         self._session = session
-        self._rules: dict[str, Rule] = {}
+        self._rules: dict[str, Moded] = {}
         self._files: ShapedFiles
 
     def begin(self, w: int) -> None:
@@ -49,33 +54,99 @@ class Shaping:
         self._files = self._store.shaped_files(w)
         self._files.remove_left()
 
-    def _rule(self, schema: TableSchema) -> Rule:
+    def _rule(self, schema: TableSchema) -> Moded:
         known = self._rules.get(schema.hash)
         if known is None:
-            assert schema.shape is not None
-            known = rule_of(self._session, schema, schema.shape)
+            shape = schema.shape
+            assert shape is not None
+            rule = rule_of(self._session, schema, shape) if shape.ruled else plain_rule(schema)
+            known = moded(rule, shape.mode, shape.images)
             if len(self._rules) >= RULES:
                 self._rules.clear()
             self._rules[schema.hash] = known
         return known
 
+    def lake_schema(self, schema: TableSchema) -> TableSchema:
+        """See `Shaping` of the sinks' contract. Raises RuleFault."""
+        return schema if schema.shape is None else self._rule(schema).target
+
+    def parts(self, step: TableStep) -> list[TableStep]:
+        """See `Shaping` of the sinks' contract."""
+        mode = "mirror" if step.schema.shape is None else step.schema.shape.mode
+        looks = mode == "history" or (mode == "soft-delete" and step.truncated_at is not None)
+        if not (looks and step.chunks and step.changes):
+            return [step]
+        return [replace(step, changes=[], truncated_at=None), replace(step, chunks=[])]
+
     @contextmanager
-    def shaped(self, step: TableStep) -> Iterator[TableStep]:
-        """The step after its table's rule; its files last as long as the `with`. Raises RuleFault, StagedLost."""
+    def shaped(self, step: TableStep, known: Known) -> Iterator[TableStep]:
+        """See `Shaping` of the sinks' contract. Raises RuleFault, StagedLost."""
         if step.schema.shape is None:
             yield step
             return
         made: list[str] = []
+        empties = step.schema.shape.mode == "mirror"  # elsewhere what came before a TRUNCATE stays
         try:
             yield replace(
                 step,
+                truncated_at=step.truncated_at if empties else None,
                 schema=self._rule(step.schema).target,
                 chunks=[file for staged in step.chunks for file in self._shaped(staged, made)],
-                changes=[file for staged in step.changes for file in self._shaped(staged, made)],
+                changes=self._changes(step, made, known),
             )
         finally:
             with suppress(Unavailable):  # the next start removes them
                 self._files.remove(made)
+
+    def _changes(self, step: TableStep, made: list[str], known: Known) -> list[Staged]:
+        """Make the files of a step's changes; their names are added to `made`."""
+        rule = self._rule(step.schema)
+        if isinstance(rule, Versioned) and step.changes:
+            return self._versions(step, rule, made, known)
+        if isinstance(rule, Marked) and step.changes:
+            return self._marks(step, rule, made, known)
+        return [file for staged in step.changes for file in self._shaped(staged, made)]
+
+    def _versions(self, step: TableStep, rule: Versioned, made: list[str], known: Known) -> list[Staged]:
+        """Make the files of versions: first all keys are read, which tell how each row ends, then the rows."""
+        types = [rule.target.field(column).type for column in rule.target.key_columns[:-1]]
+        rules = [cast(Versioned, self._rule(staged.schema)) for staged in step.changes]
+        keys = []
+        for staged, theirs in zip(step.changes, rules, strict=True):
+            with self._groups(staged, theirs.key_reads) as groups:
+                keys += [theirs.keys(group, types) for group in groups]
+        ends = ends_of(pa.concat_tables(keys))
+        files = []
+        for staged, theirs in zip(step.changes, rules, strict=True):
+            with self._groups(staged, theirs.reads) as groups:
+                files += self._file(staged, map(partial(theirs.versions, ends=ends), groups), made)
+        return files + self._of_lake_rows(step, ended(known, ends, rule.target), made)
+
+    def _marks(self, step: TableStep, rule: Marked, made: list[str], known: Known) -> list[Staged]:
+        """Make the files of changes with marks; where there was a TRUNCATE, it is looked for in all of them first."""
+        truncates = pa.table({SEQ: pa.array([], pa.int64()), TS: pa.array([], pa.timestamp("us", "UTC"))})
+        for staged in step.changes if step.truncated_at is not None else ():
+            with self._groups(staged, set()) as groups:
+                found = [group.filter(is_any(group[OP], Op.TRUNCATE)).select([SEQ, TS]) for group in groups]
+            truncates = pa.concat_tables([truncates, *found]).sort_by(SEQ).combine_chunks()
+        files = []
+        for staged in step.changes:
+            theirs = cast(Marked, self._rule(staged.schema))
+            with self._groups(staged, theirs.reads) as groups:
+                files += self._file(staged, map(partial(theirs.changes, truncates=truncates), groups), made)
+        return files + self._of_lake_rows(step, rule.truncated(known, truncates), made)
+
+    def _of_lake_rows(self, step: TableStep, rows: Iterator[pa.Table], made: list[str]) -> list[Staged]:
+        """Make the file of changes that come of rows which the lake has: before all others, by their numbers."""
+        schema = lake_columns(self._rule(step.schema).target)
+        return [
+            replace(
+                file,
+                schema=schema,
+                record=replace(file.record, seq_min=BEFORE_ALL, seq_max=BEFORE_ALL + file.record.rows - 1),
+            )
+            for file in self._file(step.changes[0], rows, made)
+        ]
 
     def _written(self, groups: Iterator[pa.Table]) -> tuple[PartRef, int, pq.FileMetaData, pa.Schema] | None:
         """Write rows into a file of their own; None if there are none."""
@@ -100,30 +171,37 @@ class Shaping:
     def _shaped(self, staged: Staged, made: list[str]) -> list[Staged]:
         """Make the file of one staged file, none if no row is left; its name is added to `made`. A rule that keeps the
         rows as they are needs no other file."""
-        rule, record = self._rule(staged.schema), staged.record
-        if rule.keeps:
+        rule = self._rule(staged.schema)
+        if isinstance(rule, Rule) and rule.keeps:
             return [replace(staged, schema=rule.target)]
+        with self._groups(staged, rule.reads) as groups:
+            if staged.record.kind == "chunk":
+                return self._file(staged, map(rule.chunk, groups), made)
+            assert not isinstance(rule, Versioned | Marked)
+            return self._file(staged, map(rule.changes, groups), made)
+
+    @contextmanager
+    def _groups(self, staged: Staged, reads: set[str]) -> Iterator[Iterator[pa.Table]]:
+        """These columns of a staged file, by row group; with those of changes, if it has changes. Raises StagedLost."""
+        record = staged.record
         try:
             self._store.verify(record.ref)
         except ProtocolError as error:
             raise StagedLost(error.cause) from error
         chunk = record.kind == "chunk"
         with self._files.reading(record.path) as file, pq.ParquetFile(file) as source:
-            columns = [*rule.reads, *(() if chunk else (field.name for field in META_FIELDS))]
+            columns = [*reads, *(() if chunk else (field.name for field in META_FIELDS))]
             groups = (source.read_row_group(at, columns=columns) for at in range(source.num_row_groups))
-            shaped = (rule.chunk(group) if chunk else rule.changes(group) for group in groups)
-            written = self._written(rows for rows in shaped if rows.num_rows)
+            yield groups if chunk else paired(groups)
+
+    def _file(self, staged: Staged, shaped: Iterator[pa.Table], made: list[str]) -> list[Staged]:
+        """Make the file of rows that come of a staged file."""
+        record = staged.record
+        written = self._written(rows for rows in shaped if rows.num_rows)
         if written is None:
             return []
         ref, rows, metadata, schema = written
         made.append(ref.path)
-        metrics = file_metrics(metadata, schema) if chunk else None
-        return [
-            replace(
-                staged,
-                record=replace(
-                    record, path=ref.path, sha256=ref.sha256, size=ref.size, rows=rows, metrics=metrics
-                ),
-                schema=rule.target,
-            )
-        ]
+        metrics = file_metrics(metadata, schema) if record.kind == "chunk" else None
+        record = replace(record, path=ref.path, sha256=ref.sha256, size=ref.size, rows=rows, metrics=metrics)
+        return [replace(staged, record=record, schema=self._rule(staged.schema).target)]

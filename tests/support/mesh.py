@@ -277,6 +277,12 @@ class Pipeline:
         newest = self.checkpoint()
         return newest.tables[table].phase if newest and table in newest.tables else None
 
+    def generation(self, table: str) -> int:
+        """The table's generation in the newest checkpoint."""
+        newest = self.checkpoint()
+        assert newest is not None
+        return newest.tables[table].generation
+
     def shows(self, *tables: str) -> bool:
         """Whether the newest checkpoint shows all these tables."""
         newest = self.checkpoint()

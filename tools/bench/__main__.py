@@ -11,6 +11,7 @@
 | `apply_curve` | 1,000 updates of tables of up to 20,000,000 rows, three types of key: the CPU, and the ratio |
 | `idle_checkpoint` | 10,000 live tables at rest: an event loop's longest hold, bytes stored, and seconds of a restore |
 | `apply_driver` | 500,000 and 5,000,000 changes by Spark on two executors: the CPU of the driver, and the ratio |
+| `history_changes` | 500,000 changes of 5,000,000 rows of which each version is kept, from staged files to `main` |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 | `many_tables_first` | 2,000 tables of 10 rows, Spark warm: from the pipeline's definition to `main` of the last one |
 | `spark_start` | a new process starts Spark and publishes twice: its CPU, by the CPU without `cutline setup` |
@@ -48,14 +49,15 @@ from tools.bench.mesh import BenchMesh
 from tools.bench.pipelines import RULE, copied
 from tools.bench.readers import Figures, binlog_to_arrow, in_a_fresh_process, place, select_to_arrow
 from tools.bench.starting import spark_start
+from tools.bench.versions import history_changes
 from tools.programs import Missing
 
 INTO_THE_LAKE = ("snapshot_to_iceberg", "changes_to_iceberg", "shaped_snapshot", "shaped_changes")
 OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", *INTO_THE_LAKE)
 NAMES = (
     *OF_A_LARGE_TABLE,
-    *("freshness", "apply_driver", "apply_curve", "idle_checkpoint", "many_tables", "many_tables_first", "api_tables"),
-    *("spark_start", "dashboard"),
+    *("freshness", "apply_driver", "apply_curve", "history_changes", "idle_checkpoint", "many_tables"),
+    *("many_tables_first", "api_tables", "spark_start", "dashboard"),
 )
 ROWS = 5_000_000
 TABLE = "tpcds.customer"
@@ -77,6 +79,7 @@ AT_LEAST: dict[str, Figures] = {
     "changes_to_iceberg": {"rows_per_second": 100_000},
     "shaped_snapshot": {"ratio": 0.6},
     "shaped_changes": {"ratio": 0.5},
+    "history_changes": {"rows_per_second": 50_000},
 }
 AT_MOST: dict[str, Figures] = {
     "apply_driver": {"ratio": 3.0},
@@ -168,6 +171,10 @@ class Bench:
                     apply_curve, self.folder / "curve" / key.replace(" ", "_"), key, LARGE
                 ):
                     self.tell("apply_curve", figures, before)
+        if "history_changes" in self.only:
+            self.say("applies batches of which each version is kept")
+            before = os.getloadavg()[0]
+            self.tell("history_changes", in_a_fresh_process(history_changes, self.folder / "versions"), before)
         if self.only & {"idle_checkpoint", "many_tables", "many_tables_first", "api_tables"}:
             self.many()
         if "spark_start" in self.only:

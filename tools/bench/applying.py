@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.phases import Phase
 from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE, Column, TableSchema
+from cutline.common.shape import Shape
 from cutline.common.store.records import StagedFile, TableEntry
 from cutline.common.store.store import Store
 from cutline.services.writer.staging import OpenChanges, OpenChunk
@@ -43,8 +45,10 @@ DRIVER_CHANGES = (500_000, 5_000_000)
 class Applied:
     """A pipeline of one table. The bench stages its chunks and changes, and has them applied."""
 
-    def __init__(self, spark: Any, folder: Path, engine: str, key: str = "bigint") -> None:
-        self._schema = _schema(key)
+    def __init__(
+        self, spark: Any, folder: Path, engine: str, key: str = "bigint", shape: Shape | None = None
+    ) -> None:
+        self._schema = replace(_schema(key), shape=shape)
         self._key = KEYS[key]
         self._store = Store(f"file://{folder}/store").pipeline("bench")
         source, sink = {"host": "127.0.0.1", "user": "cdc"}, {"type": "iceberg", "warehouse": f"{folder}/lake"}

@@ -243,6 +243,7 @@ class Schema(Answer):
     select: list[str] | None = None
     where: str | None = None
     mask: list[str] | None = None
+    mode: str | None = None
 
 
 class Member(Answer):

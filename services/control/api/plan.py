@@ -239,8 +239,8 @@ _EFFECTS: Sequence[tuple[str, str]] = (
     ("tables", "tables that match newly are read with their history, and those that match no more are removed"),
     (
         "table_options",
-        "tables whose select or where differs are read again, and the lake shows their old rows until then; all else is"
-        " in force for a table when it is read the next time",
+        "tables whose select, where, mode or images differ are read again, and the lake shows their old rows until"
+        " then; all else is in force for a table when it is read the next time",
     ),
     ("source.", "the pipeline goes on at the same place of the binlog there, so it must be the same history"),
     ("snapshot.", "in force for the chunks that are read from then on"),

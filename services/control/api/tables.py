@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header, Query, Response
 from pydantic import BaseModel, Field
@@ -11,7 +11,8 @@ from pydantic_core import to_json
 
 from cutline.common.errors import ProtocolError
 from cutline.common.phases import Phase
-from cutline.common.schema import TableSchema
+from cutline.common.schema import Column, TableSchema
+from cutline.common.shape import Mode
 from cutline.services.control.api.dependencies import Known, Shared, TableName, router
 from cutline.services.control.api.models import TableView
 from cutline.services.control.api.paging import WholeList, several
@@ -47,6 +48,7 @@ class SchemaView(BaseModel):
     select: list[str] | None = Field(default=None, description="the rule by which the lake's columns are made of these")
     where: str | None = Field(default=None, description="the rule's condition")
     mask: list[str] | None = Field(default=None, description="the columns that are masked")
+    mode: Mode | None = Field(default=None, description="what the lake table is, if it is no mirror")
 
 
 @routes.get("/pipelines/{pipeline}/tables", operation_id="list_tables", response_model=list[TableView])
@@ -137,9 +139,7 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
                     since=since.at,
                     key=None if schema is None else list(schema.key),
                     columns=None if schema is None else _columns(schema),
-                    select=None if schema is None or schema.shape is None else list(schema.shape.select),
-                    where=None if schema is None or schema.shape is None else schema.shape.where,
-                    mask=None if schema is None or schema.shape is None else sorted(schema.masked),
+                    **_shape(schema),
                 )
             )
         return views
@@ -147,18 +147,33 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
     return await in_store(read)
 
 
+def _shape(schema: TableSchema | None) -> dict[str, Any]:
+    if schema is None or schema.shape is None:
+        return {}
+    shape = schema.shape
+    mode = None if shape.mode == "mirror" else shape.mode
+    return {"select": list(shape.select), "where": shape.where, "mask": sorted(schema.masked), "mode": mode}
+
+
 def _columns(schema: TableSchema) -> list[ColumnView]:
     return [
         ColumnView(
             name=column.name,
             type=column.mysql_type,
-            lake_type=lake_type(schema, column) if schema.shape is None else None,
+            lake_type=_lake_type(schema, column),
             nullable=column.nullable,
             field_id=column.field_id,
             generated=column.generated,
         )
         for column in schema.columns
     ]
+
+
+def _lake_type(schema: TableSchema, column: Column) -> str | None:
+    """The type that the lake has for a column of the source; None if the table's rule says it."""
+    if schema.shape is not None and schema.shape.ruled:
+        return None
+    return "string" if column.name in schema.masked else lake_type(schema, column)
 
 
 def unknown_table(pipeline: str, table: str) -> Refused:

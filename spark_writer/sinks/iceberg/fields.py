@@ -54,7 +54,7 @@ def iceberg_type(field: pa.Field) -> str | dict[str, Any]:
 def comment(column: Column) -> str:
     """Return a column's type at the source, and where the lake has its values in another form, that form."""
     if column.computed:
-        return "computed by a rule of the pipeline"
+        return "computed by the pipeline"
     text = column.mysql_type
     if len(text) > COMMENT_CHARACTERS:  # an ENUM may have 65,535 members, and each metadata file has them all
         text = f"{text[: COMMENT_CHARACTERS - 1]}…"

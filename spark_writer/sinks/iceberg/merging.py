@@ -147,11 +147,11 @@ def _living(group: _Group, dead: Any, layout: Layout, keeps: bool) -> pa.Table:
     if low < high:
         lives = outside(positions, dead[low:high])
         read, positions = read.filter(pa.array(lives)), positions[lives]
-    rows = _in_layout(read, layout)
+    rows = in_layout(read, layout)
     return with_lineage(rows, read, positions, group.source.lineage) if keeps else rows
 
 
-def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
+def in_layout(group: pa.Table, layout: Layout) -> pa.Table:
     """Map rows of the lake to `layout` by the lake's field ids, as any reader of the snapshot would."""
     at_of = {int(field.metadata[FIELD_ID]): at for at, field in enumerate(group.schema)}
     columns = []

@@ -12,12 +12,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from cutline.common import logs
 from cutline.common.clock import Clock
@@ -44,6 +46,7 @@ from cutline.spark_writer.sinks.iceberg.foreign import OURS, foreign_of
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.publications import Publications
+from cutline.spark_writer.sinks.iceberg.reading import rows_with
 from cutline.spark_writer.sinks.iceberg.staged import adopt
 from cutline.spark_writer.sinks.iceberg.start import Start
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
@@ -133,8 +136,21 @@ class IcebergSink:
 
     def apply(self, step: TableStep, done: Work | None, *, checkpoint: int) -> Work:
         """See `Sink`: the step's chunks or a TRUNCATE, then its changes, after the table's rule."""
-        with self._shaping.shaped(step) as shaped:
-            return self._apply(shaped, done, checkpoint=checkpoint)
+        made = done
+        for part in self._shaping.parts(step):
+            with self._shaping.shaped(part, partial(self._known, part, made)) as shaped:
+                made = self._apply(shaped, made, checkpoint=checkpoint)
+        assert made is not None
+        return made
+
+    def _known(self, step: TableStep, done: Work | None, keys: pa.Table | None) -> Iterator[tuple[pa.Table, Any]]:
+        """See `Known` of the contract: rows of `done`, which are none of an earlier generation."""
+        if done is None or done.generation != step.generation:
+            return iter(())
+        table, head = self.tables.get(step.table_id), snapshot_of(done.content)
+        if not table.has_snapshot(head):
+            raise snapshot_lost(step.table_id)
+        return rows_with(table, head, table.layout(self._shaping.lake_schema(step.schema), step.generation), keys)
 
     def _apply(self, step: TableStep, done: Work | None, *, checkpoint: int) -> Work:
         table = self.tables.get(step.table_id, create=done is None)
@@ -210,7 +226,7 @@ class IcebergSink:
         before: TableSchema | None = None
         if not layout.defaults:
             with suppress(ProtocolError):  # the sweep removed it; then the rows are written anew in any case
-                before = self._store.schemas([done.schema])[done.schema]
+                before = self._shaping.lake_schema(self._store.schemas([done.schema])[done.schema])
         files = list(table.contents(head).files.values()) if must_fill(before, layout) else []
         if not files:
             return head

@@ -136,10 +136,9 @@ def test_values_of_masked_columns_and_of_columns_that_no_rule_needs_are_in_nothi
         pipeline.until(lambda: pipeline.shows(people), "it to be live again by itself")
         agree(pipeline, reader, people, orders, first, "mail")
         (tmp_path / "key").write_text(second)
-        generations = {name: pipeline.checkpoint().tables[name].generation for name in (people, orders)}  # type: ignore
+        before = {name: pipeline.generation(name) for name in (people, orders)}
         pipeline.until(
-            lambda: all(pipeline.checkpoint().tables[name].generation > generations[name] for name in generations),  # type: ignore
-            "both to be read again by the new key",
+            lambda: all(pipeline.generation(name) > before[name] for name in before), "both to be read by the new key"
         )
         pipeline.until(lambda: pipeline.shows(people, orders), "both to be live")
         agree(pipeline, reader, people, orders, second, "mail")

@@ -42,12 +42,6 @@ def changing(table: str) -> Callable[[Any, random.Random, int], None]:
     return change
 
 
-def generation_of(pipeline: Pipeline, table: str) -> int:
-    newest = pipeline.checkpoint()
-    assert newest is not None
-    return newest.tables[table].generation
-
-
 def held(pipeline: Pipeline, table: str) -> str:
     """Why the newest publication has the table in quarantine; "" if it has not."""
     record = pipeline.store.publication(max(pipeline.store.publication_numbers(), default=0))
@@ -125,18 +119,18 @@ def test_a_table_has_its_rule_from_the_first_row_on_and_a_changed_rule_holds_for
             pipeline.goes_on(3)
             hammer.stop()
             agree("first")
-            generation = generation_of(pipeline, people)
+            generation = pipeline.generation(people)
             source.execute(f"ALTER TABLE {people} ADD COLUMN later INT DEFAULT 7")
-            pipeline.until(lambda: generation_of(pipeline, people) > generation, "it to be read again with its column")
+            pipeline.until(lambda: pipeline.generation(people) > generation, "it to be read again with its column")
             pipeline.until(lambda: pipeline.shows(people), "it to be live again")
             agree("first")
             source.execute(f"ALTER TABLE {people} DROP COLUMN later")
-            pipeline.until(lambda: generation_of(pipeline, people) > generation + 1, "it to be read without it")
+            pipeline.until(lambda: pipeline.generation(people) > generation + 1, "it to be read without it")
             pipeline.until(lambda: pipeline.shows(people), "it to be live without it")
         with Hammer(source, changing(people), threads=1, pause_seconds=0.01) as hammer:
             done(pipeline, "define", **redefined(pipeline, table_options=[{"tables": people, **SECOND}]))
-            generation = generation_of(pipeline, people)
-            pipeline.until(lambda: generation_of(pipeline, people) > generation, "the next generation")
+            generation = pipeline.generation(people)
+            pipeline.until(lambda: pipeline.generation(people) > generation, "the next generation")
             pipeline.until(lambda: pipeline.shows(people), "it to be live")
             hammer.stop()
             agree("second")
@@ -146,11 +140,11 @@ def test_a_table_has_its_rule_from_the_first_row_on_and_a_changed_rule_holds_for
         assert in_lake(reader, people)[0] == ["id", "name", "salary", "little"]
         assert held(pipeline, plain) == ""
         done(pipeline, "define", **redefined(pipeline, table_options=[]))
-        generation = generation_of(pipeline, people)
-        pipeline.until(lambda: generation_of(pipeline, people) > generation, "the next generation")
+        generation = pipeline.generation(people)
+        pipeline.until(lambda: pipeline.generation(people) > generation, "the next generation")
         pipeline.until(lambda: pipeline.shows(people), "it to be live")
         agree("whole")
-        assert generation_of(pipeline, plain) == 1
+        assert pipeline.generation(plain) == 1
     looks = looks_of(pipeline, reader, people)
     assert [names for at, names in enumerate(looks) if at == 0 or names != looks[at - 1]] == [
         ["id", "name", "yearly", "born"], ["id", "name", "salary", "little"], ["id", "name", "salary", "born"]

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 import yaml
 
+from cutline.spark_writer import session
 from tests.support.databases import Database, MariaDB
 from tests.support.lake_tables import lake_table
 from tests.support.lakes import savepoint, writing
@@ -23,17 +25,19 @@ _TABLE = re.compile(r"^\| (?:.+\n)+", re.MULTILINE)
 
 
 def tables_of_the_page() -> list[list[list[str]]]:
-    """The page's tables, each as its lines of cells, the first the names of columns."""
+    """The page's tables of rows, each as its lines of cells, the first the names of columns."""
     found = _TABLE.findall((ROOT / "docs/shaping.md").read_text(encoding="utf-8"))
     lines = [[[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()] for text in found]
-    return [[table[0], *table[2:]] for table in lines]
+    return [[table[0], *table[2:]] for table in lines if table[0][0] == "id"]
 
 
-def shown(warehouse: str, table: str) -> list[list[str]]:
-    """A table of the lake as the page prints it."""
-    rows = lake_table(warehouse, table).scan().to_arrow().sort_by("id")
+def shown(warehouse: str, table: str, names: list[str], order: list[str]) -> list[list[str]]:
+    """A table of the lake as the page prints it; nulls come first."""
+    rows = lake_table(warehouse, table).scan().to_arrow()
+    by: Any = [(name, "ascending", "at_start") for name in order]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=by)).select(names)
     printed = [["null" if value is None else str(value) for value in row.values()] for row in rows.to_pylist()]
-    return [rows.column_names, *printed]
+    return [names, *printed]
 
 
 def test_the_examples_of_the_page_give_what_it_says(
@@ -45,10 +49,10 @@ def test_the_examples_of_the_page_give_what_it_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     blocks = blocks_of(HERE)
-    made, changed = (block.text for block in blocks if block.language == "sql")
-    rules, masking = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
+    made, changed, moded, changed_too, as_of = (block.text for block in blocks if block.language == "sql")
+    rules, masking, modes = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
     (python,), (prints,) = ([block.text for block in blocks if block.language == name] for name in ("python", "text"))
-    people, visits, later = tables_of_the_page()
+    people, visits, later, payments, members, prices = tables_of_the_page()
     schema = fresh_database(mariadb)
 
     def carry_out(statements: str) -> None:
@@ -56,26 +60,39 @@ def test_the_examples_of_the_page_give_what_it_says(
         mariadb.execute(*(each for each in plain.split(";") if each.strip()), database=schema)
 
     carry_out(made)
-    names = [f"{schema}.people", f"{schema}.visits"]
+    carry_out(moded)
+    names = [f"{schema}.{name}" for name in ("people", "visits", "payments", "members", "prices")]
     key = _KEY.findall(python)[0]
     monkeypatch.setenv(masking["masking"]["key_env"], key)
     with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
-        pipeline = mesh.pipeline("lake", mariadb, names, table_options=rules["table_options"])
-        warehouse = (pipeline.store.definition() or {})["sink"]["warehouse"]
-        pipeline.until(lambda: pipeline.shows(*names), "both to be live")
-        savepoint(pipeline, "first")
-        assert [shown(warehouse, name) for name in names] == [people, visits]
+        options = rules["table_options"] + modes["table_options"]
+        pipeline = mesh.pipeline("shop", mariadb, names, table_options=options, snapshot=modes["snapshot"])
+        sink = (pipeline.store.definition() or {})["sink"]
+        warehouse = sink["warehouse"]
+        pipeline.until(lambda: pipeline.shows(*names), "all to be live")
+        first = savepoint(pipeline, "first")
+        assert shown(warehouse, names[0], people[0], ["id"]) == people
+        assert shown(warehouse, names[1], visits[0], ["id"]) == visits
+        assert lake_table(warehouse, names[0]).schema().column_names == people[0]
         carry_out(changed)
+        carry_out(changed_too)
         pipeline.catches_up(*names)
         savepoint(pipeline, "later")
-        assert shown(warehouse, names[0]) == later
+        assert shown(warehouse, names[0], later[0], ["id"]) == later
+        assert shown(warehouse, names[2], payments[0], ["_seq", "id"]) == payments
+        assert shown(warehouse, names[3], members[0], ["id"]) == members
+        assert shown(warehouse, names[4], prices[0], ["id", "_from_seq"]) == prices
+        query = as_of.replace("shop.prices", names[4]).replace("42", str(first)).strip().rstrip(";")
+        found: Any = session.for_pipeline(spark, sink).sql(query)
+        assert sorted(map(tuple, found.collect())) == [(1, 100), (2, 200)]
         carry_out("UPDATE people SET family = 'Lovelace' WHERE id = 1")
+        generation = pipeline.generation(names[0])
         done(pipeline, "define", **redefined(pipeline, **masking))
-        pipeline.until(lambda: pipeline.checkpoint().tables[names[0]].generation > 1, "the next generation")  # type: ignore
+        pipeline.until(lambda: pipeline.generation(names[0]) > generation, "the next generation")
         pipeline.until(lambda: pipeline.shows(*names), "the masked table to be live")
         savepoint(pipeline, "masked")
         exec(compile(python, "docs/shaping.md", "exec"), {})
         assert capsys.readouterr().out == prints
-        columns, *rows = shown(warehouse, names[0])
+        columns, *rows = shown(warehouse, names[0], ["id", "family"], ["id"])
         assert dict(zip(columns, rows[0], strict=True))["family"] == prints.strip()
         assert not [row for row in rows if "Codd" in row]

@@ -126,6 +126,9 @@ def test_the_rule_of_a_table_is_part_of_its_schema_and_outlives_ddl() -> None:
     assert again == shaped
     assert len({TABLE.hash, shaped.hash, replace(TABLE, shape=Shape(select=("id", "v"))).hash}) == 3
     assert "shape" not in TABLE.to_json()
+    moded = replace(TABLE, shape=Shape(mode="append", images="both"))
+    assert TableSchema.from_json(json.loads(json.dumps(moded.to_json()))) == moded
+    assert Shape(where="id > 1").to_json() == {"select": ["*"], "where": "id > 1"}
     assert shaped.rename_column("v", "w").shape == shaped.shape
 
 

@@ -140,12 +140,20 @@ ALLOWED: dict[str, set[str]] = {
     "spark_writer.lead": {"common.status", "common.store", "spark_writer.ports"},
     "spark_writer.compiled": set(),
     "spark_writer.java_errors": set(),
-    "spark_writer.sinks": {"common.causes", "common.errors", "common.journal", "common.status", "common.store"},
+    "spark_writer.sinks": {
+        "common.causes",
+        "common.errors",
+        "common.journal",
+        "common.schema",
+        "common.status",
+        "common.store",
+    },
     # Rules know staged files and no sink, but for what its contract calls a table's own fault.
     "spark_writer.transform": {
         *RECORDS,
         "common.file_metrics",
         "common.journal",
+        "common.keys",
         "common.parquet",
         "common.store",
         "spark_writer.compiled",

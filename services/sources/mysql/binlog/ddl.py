@@ -410,7 +410,7 @@ class _Statement:
         schema = alteration.schema_after(old)
         if schema == old:
             return []
-        if old.shape is not None:
+        if old.shape is not None and old.shape.ruled:
             # What a rule makes of old rows may follow from a column's type or name, and only reading them again tells.
             return [self.restart(table_id, "its columns changed, of which its rule (select, where) makes the lake's")]
         return [Evolve(table_id=table_id, schema=schema, nullable_add=alteration.added_null)]

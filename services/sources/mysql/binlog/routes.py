@@ -177,7 +177,8 @@ class Routes:
         key = _key(route, table)
         if key not in self._decoders:
             rested = self._resting.pop(key, None)
-            self._decoders[key] = rested or EventDecoder(table.body, route.schema, self._scanner.place)
+            before = route.schema.shape is not None and route.schema.shape.needs_before
+            self._decoders[key] = rested or EventDecoder(table.body, route.schema, self._scanner.place, before)
             self._decoders_added += 1
             # Each has its own memory: so many end the read at a transaction's end, twice as many also inside one; the
             # writers can then take the rows while the next are read.

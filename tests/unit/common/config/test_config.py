@@ -356,6 +356,9 @@ def test_another_format_version_is_refused(version: str) -> None:
         ('[{tables: "shop.*", select: id}]', "select must be a list"),
         ("[{tables: 'shop.*', where: \"born < DATE ' Today'\"}]", "reads a word as the present time"),
         ("[{tables: 'shop.*', select: [id, \"'${env:HOME}' AS h\"]}]", "would name a setting of Spark's process"),
+        ('[{tables: "shop.*", mode: append}]', "has table_options with mode: append"),
+        ('[{tables: "shop.*", mode: soft-delete, images: both}]', "has images: both with mode: soft-delete"),
+        ('[{tables: "shop.*", mode: mirrored}]', "mode must be"),
         ("5", "must be a list"),
     ],
 )
@@ -370,6 +373,10 @@ def test_a_rule_is_kept_as_it_was_written() -> None:
     assert read.options_of("shop.a").shape("") == Shape(select=("*",), where="a > 1")
     assert read.options_of("shop.b").shape("") == Shape(select=("*", "a AS b"))
     assert read.options_of("shop.c").shape("") is None
+    logs = '[{tables: "*.*", mode: append, images: both}]'
+    modes = parse(f"{SMALL}snapshot: {{chunks: exact}}\ntable_options: {logs}\n")
+    assert modes.options_of("shop.a").shape("") == Shape(mode="append", images="both")
+    assert PipelineConfig.from_definition(modes.definition()) == modes
     options = [{"tables": "shop.a?"}, {"tables": "shop.a*", "where": "a > 1"}, {"tables": "*.*", "select": ["id"]}]
     entries = [TableOptions.model_validate(each) for each in options]
     assert shapes_of(entries, ["shop.a", "shop.a1", "shop.b"]) == {

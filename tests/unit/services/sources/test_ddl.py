@@ -410,3 +410,7 @@ def test_a_table_with_a_rule_is_read_again_where_its_columns_change_and_only_the
         (effect,) = classify(f"ALTER TABLE orders {clause}", "shop", shaped, primary=KEYED)
         assert isinstance(effect, Restart), clause
     assert classify("ALTER TABLE orders ADD INDEX (name)", "shop", shaped, primary=KEYED) == []
+    moded = {**CAPTURED, "shop.orders": replace(schema(), shape=Shape(mode="append"))}
+    (effect,) = classify("ALTER TABLE orders ADD c INT", "shop", moded, primary=KEYED)
+    assert isinstance(effect, Evolve)
+    assert effect.schema.shape == Shape(mode="append")

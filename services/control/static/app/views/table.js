@@ -95,6 +95,6 @@ function Schemas({ found }) {
       <table class="list"><thead><tr><th>Column</th><th>Source</th><th>Lake</th></tr></thead>
         <tbody>${(newest.columns ?? []).map((column) => html`<tr key=${column.name}><td class="mono">${column.name}${newest.key?.includes(column.name) ? html` <span class="quiet">key</span>` : null}</td><td class="soft">${column.type}</td><td class="soft">${newest.mask?.includes(column.name) ? "masked" : (column.lake_type ?? (newest.select ? "by the rule" : "not supported"))}</td></tr>`)}</tbody></table>
     </div>
-    ${newest.select && html`<p class="card-foot small">The lake has <code class="mono">${newest.select.join(", ")}</code>${newest.where && html` where <code class="mono">${newest.where}</code>`}</p>`}
+    ${newest.select && html`<p class="card-foot small">The lake has <code class="mono">${newest.select.join(", ")}</code>${newest.where && html` where <code class="mono">${newest.where}</code>`}${newest.mode && html`, mode <code class="mono">${newest.mode}</code>`}</p>`}
     ${all.length > 1 && html`<p class="card-foot small quiet">${all.length} schemas so far; this one since ${moment(newest.since)}</p>`}`;
 }

@@ -1,0 +1,168 @@
+"""Modes of lake tables by both engines, on a real Spark and a real lake.
+
+The oracle is a model that takes one change after the other. Both engines must come to its rows.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.common.schema import TableSchema
+from cutline.common.shape import Shape
+from cutline.spark_writer.transform.history import OPEN
+from tests.support.spark_bench import Row, SparkBench, T, order, schema
+
+SHAPES = {
+    "append": Shape(mode="append", images="both"),
+    "append_some": Shape(mode="append", where="price < 50"),
+    "soft": Shape(mode="soft-delete"),
+    "soft_some": Shape(mode="soft-delete", where="price < 50", select=("upper(note) AS note", "id", "price")),
+    "history": Shape(mode="history"),
+    "history_some": Shape(mode="history", where="price < 50", select=("id", "price", "upper(note) AS note")),
+}
+
+
+@dataclass
+class Model:
+    """The lake's rows by one mode, a change at a time."""
+
+    shape: Shape
+    log: list[tuple[Any, ...]] = field(default_factory=list)
+    now: dict[int, Row] = field(default_factory=dict)
+    marked: dict[int, Row] = field(default_factory=dict)
+    since: dict[int, int | None] = field(default_factory=dict)
+
+    def values(self, row: Row | None) -> tuple[Any, ...]:
+        if row is None:
+            return (None, None, None)
+        return row["id"], row["note"].upper() if len(self.shape.select) > 1 else row["note"], row["price"]
+
+    def kept(self, row: Row | None) -> Row | None:
+        return row if row is None or self.shape.where is None or row["price"] < 50 else None
+
+    def chunk(self, rows: list[Row]) -> None:
+        for row in filter(self.kept, rows):
+            if self.shape.mode == "append":
+                self.log.append(("r", None, *self.values(row)))
+            self.now[row["id"]], self.since[row["id"]] = row, None
+
+    def end(self, key: int, seq: int) -> None:
+        if self.shape.mode == "history":
+            self.log.append((self.since[key], seq, False, *self.values(self.now[key])))
+        del self.now[key]
+
+    def change(self, before: Row | None, after: Row | None, first: int, last: int) -> None:
+        """A change that was staged with these `_seq`: `first` is the row before, `last` the row after."""
+        before, after = self.kept(before), self.kept(after)
+        if self.shape.mode == "append":
+            if before is not None and after is not None:
+                self.log += [("-U", first, *self.values(before))] if self.shape.images == "both" else []
+                self.log.append(("+U", last, *self.values(after)))
+            elif before is not None:
+                self.log.append(("-D", first, *self.values(before)))
+            elif after is not None:
+                self.log.append(("+I", last, *self.values(after)))
+            return
+        if before is not None:
+            self.marked[before["id"]] = before
+            self.end(before["id"], last if after is not None else first)
+        if after is not None:
+            self.now[after["id"]], self.since[after["id"]] = after, last
+            self.marked.pop(after["id"], None)
+
+    def truncate(self, seq: int) -> None:
+        if self.shape.mode == "append":
+            self.log.append(("t", seq, None, None, None))
+            return
+        for key in list(self.now):
+            self.marked[key] = self.now[key]
+            self.end(key, seq)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        if self.shape.mode == "append":
+            return self.log
+        if self.shape.mode == "soft-delete":
+            both = [(self.now, False), (self.marked, True)]
+            return [(deleted, *self.values(row)) for rows, deleted in both for row in rows.values()]
+        return self.log + [(self.since[key], OPEN, True, *self.values(row)) for key, row in self.now.items()]
+
+
+def found(bench: SparkBench, table: TableSchema) -> list[tuple[Any, ...]]:
+    assert table.shape is not None
+    own = {"append": ("_op", "_seq"), "soft-delete": ("_is_deleted",), "history": ("_from_seq", "_to_seq", "_current")}
+    return [
+        tuple(row[name] for name in (*own[table.shape.mode], "id", "note", "price"))
+        for row in bench.rows(table.table_id)[1]
+    ]
+
+
+def stage(bench: SparkBench, table: TableSchema, model: Model, draw: random.Random, rows: dict[int, Row]) -> None:
+    """Stage some changes of a table, and tell its model."""
+    assert table.shape is not None
+    changes: list[tuple[str, Row | None]] = []
+    seq = bench.journal.seq
+    for _ in range(40):
+        key, drawn = draw.randrange(20), draw.random()
+        before = rows.get(key)
+        at = seq + len(changes)
+        if drawn < 0.02:
+            changes.append(("t", None))
+            model.truncate(at)
+            rows.clear()
+        elif before is not None and drawn < 0.3:
+            changes.append(("-D", rows.pop(key)))
+            model.change(before, None, at, at)
+        else:
+            after = rows[key] = order(key, f"n{draw.randrange(99)}", f"{draw.randrange(100)}.00")
+            if before is not None and table.shape.needs_before:
+                changes.append(("-U", before))
+            changes.append(("+I" if before is None else "+U", after))
+            model.change(before, after, at, seq + len(changes) - 1)
+    bench.journal.change(table, *changes)
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_each_mode_gives_the_rows_of_its_model(spark: Any, tmp_path: Path, engine: str) -> None:
+    bench = SparkBench(spark, tmp_path)
+    bench.engine = engine
+    draw = random.Random(7)
+    tables = {name: replace(T, table_id=f"shop.{name}", shape=shape) for name, shape in SHAPES.items()}
+    models = {name: Model(shape) for name, shape in SHAPES.items()}
+    rows: dict[str, dict[int, Row]] = {}
+    for name, table in tables.items():
+        bench.journal.table(table)
+        rows[name] = {key: order(key, f"n{key}", f"{key * 5}.00") for key in range(15)}
+        bench.journal.chunk(table, list(rows[name].values()))
+        models[name].chunk(list(rows[name].values()))
+        stage(bench, table, models[name], draw, rows[name])  # in one batch with the chunk
+    start = None
+    for _ in range(2 if engine == "spark" else 5):
+        bench.journal.checkpoint(kept=True)
+        start = bench.apply(start)
+        assert not start.progress.quarantined
+        for name, table in tables.items():
+            assert sorted(map(repr, found(bench, table))) == sorted(map(repr, models[name].rows())), name
+            stage(bench, table, models[name], draw, rows[name])
+    bench.close()
+
+
+def test_a_mode_that_can_not_be_carried_out_holds_its_table_back(bench: SparkBench) -> None:
+    own = replace(schema("shop.own", ("id",), id="int", _OP="int"), shape=Shape(mode="append"))
+    keyless = replace(schema("shop.keyless", (), id="int"), shape=Shape(mode="history"))
+    fine = replace(schema("shop.fine", ("id",), id="int", _op="int"), shape=Shape(mode="soft-delete"))
+    for table in (own, keyless, fine):
+        bench.journal.table(table)
+        bench.journal.chunk(table, [{"id": 1}])
+    bench.journal.checkpoint()
+    held = bench.apply().progress.quarantined
+    assert {name: str(each.cause).partition(",")[0] for name, each in held.items()} == {
+        "shop.own": "shop.own has a column _OP",
+        "shop.keyless": "shop.keyless has no key",
+    }
+    assert {each.cause.code for each in held.values()} == {"rule"}
+    assert bench.rows("shop.fine")[0] == ("_is_deleted", "_deleted_at", "id", "_op")
