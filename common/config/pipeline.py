@@ -22,6 +22,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from cutline.common.causes import Cause, Code
+from cutline.common.config.derived import DerivedConfig, name_problem
 from cutline.common.config.faults import Strict, cause_of, fault, location, repeated_keys
 from cutline.common.config.globs import glob_problem, select_tables
 from cutline.common.config.reserved import NAMESPACE
@@ -229,6 +230,11 @@ class PipelineConfig(Strict):
     table_options: Annotated[tuple[TableOptions, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="list of options for some tables"
     )
+    derived: Annotated[tuple[DerivedConfig, ...], BeforeValidator(as_tuple)] = Field(
+        default=(),
+        exclude_if=lambda derived: not derived,  # so that definitions of before this setting are unchanged
+        description="list of derived tables, each a query over tables of this pipeline",
+    )
     snapshot: SnapshotConfig = Field(default_factory=lambda: SnapshotConfig())
     keyless: Literal["quarantine", "append"] = Field(
         default="quarantine",
@@ -311,6 +317,12 @@ class PipelineConfig(Strict):
                 " changes would move to another chunk)",
                 "use replay",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _derived_names(self) -> Self:
+        if (problem := name_problem(self.derived, self.tables, self.sink.own_namespace)) is not None:
+            raise fault(*problem)
         return self
 
     def options_of(self, table_id: str) -> TableOptions:

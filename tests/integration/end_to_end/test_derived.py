@@ -1,0 +1,173 @@
+"""Derived tables on the whole way: at each publication they are the query over all tables as that publication has them,
+under changes, across a start that ends before its publication, and when the definition changes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cutline.common.errors import Unavailable
+from cutline.common.store.records import Publication, PublishedTable
+from cutline.common.store.store import PipelineStore
+from cutline.spark_writer import session
+from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from tests.support.databases import Database
+from tests.support.hammer import Hammer
+from tests.support.lakes import savepoint, writing
+from tests.support.mesh import Mesh, Pipeline
+from tests.support.operator import done, redefined
+
+REVENUE = (
+    "SELECT p.name, sum(o.amount) AS total, count(*) AS orders FROM {orders} {at_orders} AS o"
+    " JOIN {people} {at_people} AS p ON o.person = p.id GROUP BY p.name"
+)
+BY_COUNT = (
+    "WITH many AS (SELECT * FROM {revenue} {at_revenue} AS r WHERE orders > 1) SELECT m.name, m.total,"
+    " (SELECT count(*) FROM {people} {at_people} AS p) AS people FROM many AS m"
+)
+RATIO = "SELECT id, amount DIV (amount - 13) AS ratio FROM {orders} {at_orders}"
+
+
+class Shop:
+    """The tables of a test, and the derived ones: each a query in which `{orders}` is a name and `{at_orders}` what
+    follows it."""
+
+    def __init__(self, schema: str) -> None:
+        self.names = {name: f"{schema}.{name}" for name in ("orders", "people", "revenue", "best", "ratio")}
+        self.captured = [self.names["orders"], self.names["people"]]
+        self.queries = {"revenue": REVENUE, "best": BY_COUNT, "ratio": RATIO}
+
+    def sql(self, which: str, snapshots: dict[str, int] | None = None) -> str:
+        if snapshots is None:
+            return self.queries[which].format(**self.names, **{f"at_{name}": "" for name in self.names})
+        at = {
+            f"at_{name}": f"VERSION AS OF {snapshots[table]}" for name, table in self.names.items() if table in snapshots
+        }
+        named = {name: f"lake.{table}" for name, table in self.names.items()}
+        return self.queries[which].format(**named, **({f"at_{name}": "" for name in self.names} | at))
+
+    def listed(self, *which: str, **settings: Any) -> list[dict[str, Any]]:
+        return [{"name": self.names[each], "sql": self.sql(each), "refresh": "full", **settings} for each in which]
+
+
+def changing(shop: Shop) -> Callable[[Any, random.Random, int], None]:
+    def change(cursor: Any, luck: random.Random, number: int) -> None:
+        key = luck.randrange(60)
+        if luck.random() < 0.2:
+            cursor.execute(f"DELETE FROM {shop.names['orders']} WHERE id = {key}")
+        elif luck.random() < 0.2:
+            cursor.execute(f"REPLACE INTO {shop.names['people']} VALUES ({key % 9}, 'n{luck.randrange(7)}')")
+        else:
+            values = f"({key}, {key % 11}, {luck.randrange(14, 500)})"
+            cursor.execute(f"REPLACE INTO {shop.names['orders']} VALUES {values}")
+
+    return change
+
+
+def newest(pipeline: Pipeline) -> Publication:
+    record = pipeline.store.publication(max(pipeline.store.publication_numbers()))
+    assert record is not None
+    return record
+
+
+def derived(pipeline: Pipeline, table: str) -> PublishedTable | None:
+    return newest(pipeline).tables.get(table) if pipeline.store.publication_numbers() else None
+
+
+def shows(pipeline: Pipeline, *tables: str) -> bool:
+    return all((found := derived(pipeline, table)) is not None and found.shown for table in tables)
+
+
+def cause(pipeline: Pipeline, table: str) -> str:
+    found = derived(pipeline, table)
+    return "" if found is None or found.held is None else str(found.held.cause)
+
+
+def rows(reader: Any, sql: str) -> list[str]:
+    return sorted(json.dumps(row, default=str) for row in reader.sql(sql).toArrow().to_pylist())
+
+
+def compared(shop: Shop, pipeline: Pipeline, reader: Any, seen: set[int]) -> int:
+    """Compare each publication that was not `seen` with the queries over its tables; return the tables compared."""
+    count = 0
+    for record in pipeline.store.publications():
+        if record.n in seen:
+            continue
+        seen.add(record.n)
+        snapshots = {name: snapshot_of(each.main.content) for name, each in record.tables.items() if each.main}
+        for which in shop.queries:
+            name = shop.names[which]
+            table = record.tables.get(name)
+            if table is not None and table.shown:
+                found = rows(reader, f"SELECT * FROM lake.{name} VERSION AS OF {snapshots[name]}")
+                assert found == rows(reader, shop.sql(which, snapshots)), (record.n, name)
+                count += 1
+    return count
+
+
+def test_each_publication_shows_the_queries_over_its_own_tables(
+    mariadb: Database, fresh_database: Callable[[Database], str], spark: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """1. A derived table and one over it are computed while their tables change; a third fails on a row, alone.
+    2. A start computes them and ends before its publication, as by a kill; the next one goes on.
+    3. The row is corrected, and the third comes back. A query changes, also in its columns; one is removed.
+    4. Without changes nothing is computed. Circles and unknown columns are told, and harm no other table.
+    """
+    shop, seen = Shop(fresh_database(mariadb)), set[int]()
+    orders, people = shop.captured
+    mariadb.execute(
+        f"CREATE TABLE {orders} (id INT PRIMARY KEY, person INT, amount INT)",
+        f"CREATE TABLE {people} (id INT PRIMARY KEY, name VARCHAR(40))",
+        f"INSERT INTO {orders} VALUES " + ", ".join(f"({n}, {n % 11}, {n + 14})" for n in range(40)),
+        f"INSERT INTO {people} VALUES " + ", ".join(f"({n}, 'n{n % 5}')" for n in range(9)),
+        f"INSERT INTO {orders} VALUES (1000, 1, 13)",
+    )
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        listed = json.dumps(shop.listed("best", "revenue", "ratio"))
+        pipeline = mesh.pipeline("lake", mariadb, shop.captured, more=f"derived: {listed}\n")
+        reader = session.for_pipeline(spark, (pipeline.store.definition() or {})["sink"])
+        revenue, best, ratio = (shop.names[each] for each in ("revenue", "best", "ratio"))
+        with writing(mesh), Hammer(mariadb, changing(shop), threads=1, pause_seconds=0.02):
+            pipeline.until(lambda: shows(pipeline, revenue, best), "both to be computed")
+            pipeline.until(lambda: "DIVIDE_BY_ZERO" in cause(pipeline, ratio), "the third's cause")
+            pipeline.goes_on(3)
+            refuse = {"left": 1}
+            publish = PipelineStore.publish
+
+            def refused(store: PipelineStore, record: Publication) -> bool:
+                if refuse["left"]:
+                    refuse["left"] -= 1
+                    raise Unavailable("the store does not answer")
+                return publish(store, record)
+
+            monkeypatch.setattr(IcebergSink, "abandon", lambda *_: None)  # a kill removes nothing
+            monkeypatch.setattr(PipelineStore, "publish", refused)
+            w = newest(pipeline).w
+            pipeline.until(lambda: newest(pipeline).w > w and shows(pipeline, revenue, best), "the next start")
+            mariadb.execute(f"UPDATE {orders} SET amount = 20 WHERE id = 1000")
+            pipeline.until(lambda: shows(pipeline, ratio), "the third to come back")
+        assert compared(shop, pipeline, reader, seen) >= 6
+        shop.queries["revenue"] = REVENUE.replace("count(*) AS orders", "count(*) AS orders, max(o.amount) AS most")
+        with writing(mesh):
+            version = newest(pipeline).tables[revenue]
+            done(pipeline, "define", **redefined(pipeline, derived=shop.listed("best", "revenue")))
+            pipeline.until(lambda: derived(pipeline, revenue) != version, "the changed query")
+            pipeline.until(lambda: derived(pipeline, ratio) is None, "the third to be removed")
+            savepoint(pipeline, "kept")
+            contents = [newest(pipeline).tables[each].main for each in (revenue, best)]
+            pipeline.goes_on(2)
+            assert [newest(pipeline).tables[each].main for each in (revenue, best)] == contents
+            compared(shop, pipeline, reader, seen)
+            assert "most" in reader.sql(f"SELECT * FROM lake.{revenue}").columns
+            listing = shop.listed("best", "revenue")
+            listing[1]["sql"] = f"SELECT name AS total, 2 AS orders, name FROM {best}"
+            listing.append({"name": ratio, "sql": f"SELECT nothing FROM {orders}"})
+            done(pipeline, "define", **redefined(pipeline, derived=listing))
+            pipeline.until(lambda: "reads itself" in cause(pipeline, revenue), "the circle")
+            assert "reads itself" in cause(pipeline, best)
+            assert "nothing" in cause(pipeline, ratio)
+            pipeline.goes_on(1)
