@@ -36,7 +36,7 @@ REST, LONGEST_REST = 10.0, 600.0
 class _Try:
     """A try that failed: of what, and the monotonic time before which there is no other one."""
 
-    of: tuple[str, Mapping[str, Content]]
+    made_of: tuple[str, Mapping[str, Content]]
     cause: Cause
     next_at: float
 
@@ -167,7 +167,7 @@ class Derivations:
             if (kept := self._kept(table, contents, before, at, record)) is not None:
                 return kept
         failed = self._failed.get(name)
-        if failed is not None and (failed.of == (table.query, contents) or self._clock.monotonic() < failed.next_at):
+        if failed is not None and (failed.made_of == (table.query, contents) or self._clock.monotonic() < failed.next_at):
             return self._held(name, failed.cause, before, at, record)
         placed = {each: (table_id, contents[table_id]) for each, table_id in named.items()}
         made = self._made(table, placed, work, record)
@@ -187,11 +187,11 @@ class Derivations:
     ) -> PublishedTable | None:  # fmt: skip
         """The table with the content that it has, if that is right for this record too, or not yet due to be another
         one; None if it must be computed."""
-        of, work = before.derived, before.work
-        if of is None or work is None or at is None or of.query != table.query:
+        known, work = before.derived, before.work
+        if known is None or work is None or at is None or known.query != table.query:
             return None
-        if of.reads.keys() == contents.keys() and all(
-            of.reads[each] == content or self._sink.same_rows(each, of.reads[each], content)
+        if known.reads.keys() == contents.keys() and all(
+            known.reads[each] == content or self._sink.same_rows(each, known.reads[each], content)
             for each, content in contents.items()
         ):
             self._failed.pop(table.name, None)
@@ -200,14 +200,14 @@ class Derivations:
                 generation=_generation(work),
                 main=Main(content=work.content, rows=work.rows),
                 work=work,
-                derived=of if of.reads == contents else replace(of, reads=contents),
+                derived=known if known.reads == contents else replace(known, reads=contents),
             )
-        elif table.every_minutes is None or record.published_at >= of.at + 60 * table.every_minutes:
+        elif table.every_minutes is None or record.published_at >= known.at + 60 * table.every_minutes:
             return None
         else:
             kept = replace(before, state=DERIVED, held=None, main=at)
-        known = self._status.get(table.name, DerivedStatus(rows=work.rows, at=of.at))
-        self._status[table.name] = replace(known, cause=None)
+        told = self._status.get(table.name, DerivedStatus(rows=work.rows, at=known.at))
+        self._status[table.name] = replace(told, cause=None)
         return before if kept == before else kept
 
     def _made(
@@ -236,7 +236,7 @@ class Derivations:
         logger.info(text, self._pipeline, name, found.rows, seconds, extra={"table": name, "checkpoint": record.n})
         return found
 
-    def _fail(self, name: str, of: tuple[str, Mapping[str, Content]], error: Exception, seconds: float) -> Cause:
+    def _fail(self, name: str, made_of: tuple[str, Mapping[str, Content]], error: Exception, seconds: float) -> Cause:
         cause = cause_of(error, Code.DERIVED, "correct sql in derived, or the rows on which it fails")
         if isinstance(error, ForeignCommit):
             self.foreign[name] = error.foreign
@@ -245,7 +245,7 @@ class Derivations:
             about = {"table": name, "cause": str(cause)}
             logger.error("pipeline %s: %s is quarantined: %s", self._pipeline, name, cause, extra=about)
         next_at = self._clock.monotonic() + min(LONGEST_REST, REST * seconds)
-        self._failed[name] = _Try(of=of, cause=cause, next_at=next_at)
+        self._failed[name] = _Try(made_of=made_of, cause=cause, next_at=next_at)
         return cause
 
     def _held(

@@ -22,7 +22,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from cutline.common.causes import Cause, Code
-from cutline.common.config.derived import DerivedConfig, name_problem
+from cutline.common.config.derived_tables import DerivedConfig, name_problem
 from cutline.common.config.faults import Strict, cause_of, fault, location, repeated_keys
 from cutline.common.config.globs import glob_problem, select_tables
 from cutline.common.config.reserved import NAMESPACE

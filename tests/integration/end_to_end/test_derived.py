@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import session
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
-from tests.support.databases import Database
+from tests.support.databases import Database, MariaDB
 from tests.support.hammer import Hammer
+from tests.support.lake_tables import lake_table
 from tests.support.lakes import savepoint, writing
 from tests.support.mesh import Mesh, Pipeline
 from tests.support.operator import done, redefined
+from tests.support.pages import ROOT, blocks_of
+
+HERE = "tests/integration/end_to_end/test_derived.py"
 
 REVENUE = (
     "SELECT p.name, sum(o.amount) AS total, count(*) AS orders FROM {orders} {at_orders} AS o"
@@ -175,3 +180,34 @@ def test_each_publication_shows_the_queries_over_its_own_tables(
             assert "reads itself" in cause(pipeline, best)
             assert "nothing" in cause(pipeline, ratio)
             pipeline.goes_on(1)
+
+
+def test_the_examples_of_the_page_give_what_it_says(
+    mariadb: MariaDB, fresh_database: Callable[[Database], str], spark: Any, tmp_path: Path
+) -> None:
+    schema = fresh_database(mariadb)
+    blocks = blocks_of(HERE)
+    made, changed = (re.sub(r" *--.*", "", block.text) for block in blocks if block.language == "sql")
+    (entries,) = (block.text.replace("shop.", f"{schema}.") for block in blocks if block.language == "yaml")
+    pages = re.findall(r"^\| (?:.+\n)+", (ROOT / "docs/derived.md").read_text(encoding="utf-8"), re.MULTILINE)
+    wanted = [[[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()] for text in pages]
+
+    def shown(warehouse: str, table: str) -> list[list[str]]:
+        found = lake_table(warehouse, f"{schema}.{table}").scan().to_arrow().sort_by("id")
+        return [found.column_names, *([str(value) for value in row.values()] for row in found.to_pylist())]
+
+    def agree(warehouse: str, *tables: list[list[str]]) -> None:
+        for name, table in zip(("revenue", "best"), tables, strict=True):
+            assert shown(warehouse, name) == [table[0], *table[2:]]
+
+    mariadb.execute(*filter(str.strip, made.split(";")), database=schema)
+    names = [f"{schema}.people", f"{schema}.orders"]
+    with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
+        pipeline = mesh.pipeline("lake", mariadb, names, more=entries)
+        warehouse = (pipeline.store.definition() or {})["sink"]["warehouse"]
+        pipeline.until(lambda: shows(pipeline, f"{schema}.revenue", f"{schema}.best"), "both to be computed")
+        agree(warehouse, *wanted[:2])
+        mariadb.execute(*filter(str.strip, changed.split(";")), database=schema)
+        pipeline.catches_up(*names)
+        savepoint(pipeline, "later")
+        agree(warehouse, *wanted[2:])
