@@ -166,8 +166,8 @@ class Derivations:
         if before is not None and name not in self._unshown:
             if (kept := self._kept(table, contents, before, at, record)) is not None:
                 return kept
-        failed = self._failed.get(name)
-        if failed is not None and (failed.made_of == (table.query, contents) or self._clock.monotonic() < failed.next_at):
+        failed, now = self._failed.get(name), self._clock.monotonic()
+        if failed is not None and (now < failed.next_at or failed.made_of == (table.query, contents)):
             return self._held(name, failed.cause, before, at, record)
         placed = {each: (table_id, contents[table_id]) for each, table_id in named.items()}
         made = self._made(table, placed, work, record)
@@ -206,8 +206,8 @@ class Derivations:
             return None
         else:
             kept = replace(before, state=DERIVED, held=None, main=at)
-        told = self._status.get(table.name, DerivedStatus(rows=work.rows, at=known.at))
-        self._status[table.name] = replace(told, cause=None)
+        status = self._status.get(table.name, DerivedStatus(rows=work.rows, at=known.at))
+        self._status[table.name] = replace(status, cause=None)
         return before if kept == before else kept
 
     def _made(

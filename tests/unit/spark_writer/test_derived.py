@@ -93,7 +93,14 @@ class Pipeline:
             for name, content in self.contents.items()
         }
         record = Publication(
-            n=self.n, epoch=1, w=1, kept=False, position=None, source_time=None, published_at=60.0 * self.n, tables=tables
+            n=self.n,
+            epoch=1,
+            w=1,
+            kept=False,
+            position=None,
+            source_time=None,
+            published_at=60.0 * self.n,
+            tables=tables,
         )
         self.newest = self.derived.extended(record, self.newest)
         body = self.newest.to_json(since=None, tables=self.newest.tables)
