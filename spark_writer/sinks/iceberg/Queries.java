@@ -9,6 +9,7 @@ import java.util.TreeSet;
 import org.apache.spark.sql.catalyst.analysis.CTESubstitution;
 import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -124,8 +125,11 @@ public class Queries {
             collect((LogicalPlan) ((PlanExpression) expression).plan(), found);
             return;
         }
+        if (expression instanceof Attribute && ((Attribute) expression).metadata().contains("__metadata_col")) {
+            found.add(((Attribute) expression).name()); // of Iceberg, such as a row's file
+        }
         if ((!expression.deterministic() && own)
-                || name.startsWith("Current")
+                || (name.startsWith("Current") && !name.equals("CurrentRow$"))
                 || name.equals("AesEncrypt") // says of itself that it is steady, and draws a random vector
                 || name.equals("Now")
                 || name.equals("LocalTimestamp")) {
