@@ -126,7 +126,7 @@ public class Queries {
             return;
         }
         if (expression instanceof Attribute && ((Attribute) expression).metadata().contains("__metadata_col")) {
-            found.add(((Attribute) expression).name()); // of Iceberg, such as a row's file
+            found.add("Iceberg's own columns, as _file"); // all of them, once one is named
         }
         if ((!expression.deterministic() && own)
                 || (name.startsWith("Current") && !name.equals("CurrentRow$"))

@@ -124,7 +124,8 @@ def test_a_halted_pipeline_never_reads_running() -> None:
 def pipeline(**more: Any) -> models.Pipeline:
     """An answer about a pipeline, as an older service gives it: without conditions."""
     known = dict.fromkeys(models.Pipeline.model_fields) | {"name": "shop", "definition": {}, "id": "", "failures": 0}
-    known |= {"tables": {}, "applied_by_spark": {}, "version": 1, "mode": "running", "commands_waiting": 0, "tags": {}}
+    known |= {"tables": {}, "applied_by_spark": {}, "derived": {}, "version": 1, "mode": "running", "tags": {}}
+    known |= {"commands_waiting": 0}
     return models.Pipeline.model_validate({**known, "conditions": [], "current": True, "spark_writer": "s1", **more})
 
 
