@@ -191,7 +191,7 @@ class Derivations:
         if known is None or work is None or at is None or known.query != table.query:
             return None
         if known.reads.keys() == contents.keys() and all(
-            known.reads[each] == content or self._sink.same_rows(each, known.reads[each], content)
+            known.reads[each] == content or self._same_rows(each, known.reads[each], content)
             for each, content in contents.items()
         ):
             self._failed.pop(table.name, None)
@@ -209,6 +209,15 @@ class Derivations:
         status = self._status.get(table.name, DerivedStatus(rows=work.rows, at=known.at))
         self._status[table.name] = replace(status, cause=None)
         return before if kept == before else kept
+
+    def _same_rows(self, table_id: str, before: Content, now: Content) -> bool:
+        """Whether a table is known to have the same rows; if it can't be read, computing tells why."""
+        try:
+            return self._sink.same_rows(table_id, before, now)
+        except Exception as error:
+            if not self._sink.may_be_own(error):
+                raise
+            return False
 
     def _made(
         self, table: DerivedTable, reads: Mapping[str, tuple[str, Content]], work: Work | None, record: Publication

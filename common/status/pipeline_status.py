@@ -292,6 +292,14 @@ class PipelineStatus:
             tables=_captured(tables, spark.quarantined),
         )
 
+    def quarantined(self) -> dict[str, TableStatus]:
+        """The quarantined tables, captured and derived ones, by name in order."""
+        found = {name: table for name, table in self.tables.items() if table.phase == QUARANTINED}
+        for name, derived in self.spark_writer.derived.items():
+            if derived.cause is not None:
+                found.setdefault(name, TableStatus(phase=QUARANTINED, cause=derived.cause))
+        return dict(sorted(found.items()))
+
     def members(self) -> dict[str, MemberStatus]:
         """The parts of the mesh's members, by name; of readers and writers perhaps also of an earlier epoch."""
         own = {} if self.enumerator.at is None else {ENUMERATOR: self.enumerator}

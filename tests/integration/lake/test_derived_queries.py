@@ -44,7 +44,7 @@ BAD = {
     "column": ("SELECT nothing FROM {T}", "`nothing` cannot be resolved"),
     "mismatch": ("SELECT id + note > DATE'2020-01-01' AS x FROM {T}", "is refused by Spark"),
     "twice": ("SELECT id, id AS ID FROM {T}", "has two columns ID"),
-    "array": ("SELECT array(id) AS ids FROM {T}", "is of the type array<int>"),
+    "array": ("SELECT array(id) AS ids FROM {T}", "is of the type array<bigint>"),
     "itself_": ("SELECT * FROM d.itself_", "reads itself"),
 }
 
