@@ -280,7 +280,7 @@ def compare(demo: Demo, n: int, applied: dict[str, int]) -> tuple[int, int]:
             columns = frame.toArrow().to_pydict()
             lake = by_key(names, key, zip(*(columns[name] for name in names), strict=True))
             count = differences(source, lake)
-            named = f"{table} (rule)" if table in RULES else f"{table} (derived)" if table in DERIVED else table
+            named = f"{table} (rule)" if table in RULES else f"{table} (query)" if table in DERIVED else table
             changes = f"{applied[table]:,}" if table in applied else ""
             shown.add_row(named, f"{len(lake):,}", changes, str(count), "shown")
             total, wrong = total + len(lake), wrong + count
