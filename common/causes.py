@@ -32,6 +32,7 @@ class Code(StrEnum):
     LOCKED = "locked"
     FOREIGN_COMMIT = "foreign_commit"
     RULE = "rule"
+    DERIVED = "derived"
     LAKE = "lake"
     # of a pipeline or a service
     ASKED = "asked"
@@ -141,6 +142,13 @@ MEANINGS: Mapping[Code, Meaning] = {
             " it fails, then have the table read again (`cutline table read-again`).",
         ),
         (
+            Code.DERIVED,
+            "The query of a derived table is refused, or fails. The lake keeps the table's last content; all other"
+            " tables go on.",
+            "Correct `sql` in `derived` as the message says, or the rows on which it fails: the table is then computed"
+            " again by itself.",
+        ),
+        (
             Code.LAKE,
             "The lake table can't be written or read.",
             "Repair the lake table, or drop it; then retry the table. One that was dropped is read again.",
@@ -232,8 +240,8 @@ MEANINGS: Mapping[Code, Meaning] = {
 }
 QUARANTINES = (
     Code.NO_KEY, Code.NOT_IN_BINLOG, Code.UNSUPPORTED, Code.VALUE, Code.SCHEMA_CHANGE, Code.RIGHTS, Code.SOURCE_SLOW,
-    Code.UNREADABLE, Code.NAME, Code.NO_TABLE, Code.PLACE, Code.FOREIGN_COMMIT, Code.RULE, Code.LAKE,
-    Code.OTHER,
+    Code.UNREADABLE, Code.NAME, Code.NO_TABLE, Code.PLACE, Code.FOREIGN_COMMIT, Code.RULE, Code.DERIVED,
+    Code.LAKE, Code.OTHER,
 )  # fmt: skip
 """The codes of quarantined tables, which metrics count; any other counts as `other`."""
 

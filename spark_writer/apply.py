@@ -4,6 +4,7 @@
 2. for each table, continue from `work` of the newest publication on the chain (common/journal/publishing.py);
 3. apply the chain's later entries, several at once when behind: a table's chunks, then what changed; what the sink has
    made outlives the machine's crash (`Sink.make_durable`);
+   Then the derived tables are computed of the contents that the publication will show (derived.py);
 4. publication N, put if absent: **the commit point**. A start whose publication is refused ends, and the next begins;
 5. from the publication's record alone, and again at each start: let readers see each live table's content, with the
    mark of a kept cut in the same step, then tell of the publication in the sink's own words (Iceberg: the rows of
@@ -39,6 +40,7 @@ from functools import partial
 from cutline.common import logs
 from cutline.common.causes import Cause, Code
 from cutline.common.clock import Clock
+from cutline.common.derived import DerivedTable
 from cutline.common.errors import Unavailable
 from cutline.common.journal.batches import Batch, next_batch
 from cutline.common.journal.plan import StagedLost, TableStep, catch_up_plans, table_steps
@@ -48,6 +50,7 @@ from cutline.common.journal.view import JournalView
 from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.derived import Derivations
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.quarantine import quarantine, read_again
 from cutline.spark_writer.sinks.contract import ACCEPT, Foreign, ForeignCommit, Sink, TableFault, Upkeep
@@ -73,8 +76,10 @@ class Incarnation:
         reached: Callable[[str], None] = lambda step: None,
         clock: Clock = time,
         pool: Callable[..., Executor] = ThreadPoolExecutor,
+        derived: Sequence[DerivedTable] = (),
     ) -> None:
-        """Claim w and continue from the newest publication on the chain; `pool` makes the threads that work on tables.
+        """Claim w and continue from the newest publication on the chain; `pool` makes the threads that work on tables,
+        `derived` are the definition's derived tables.
 
         `reached` is called with the name of each point reached in the order above: claimed, applying, applied,
         published, shown, recorded.
@@ -96,6 +101,7 @@ class Incarnation:
         side_by_side = SideBySide(self._pool, sink.enter)
         self.upkeep: Upkeep = sink.begin(self.progress, self._journal, side_by_side)
         self._sparing = Sparing(sink, side_by_side, self._check_sink)
+        self.derived = Derivations(derived, sink, self._sparing, clock=clock, pipeline=store.name)
         self._kept_pending = False
         self._publish_from = store.removal.retired()[0]
         self._shown: Publication | None = None
@@ -125,6 +131,7 @@ class Incarnation:
     def retry(self, table_id: str | None = None) -> None:
         """Try a quarantined table, or all of them, again with the next checkpoint, because a person asked for it."""
         self._to_retry |= set(self.progress.quarantined) if table_id is None else {table_id}
+        self.derived.retry(table_id)
 
     @property
     def definition(self) -> int | None:
@@ -140,6 +147,7 @@ class Incarnation:
         if table_id in self.foreign:
             self.foreign[table_id] = replace(self.foreign[table_id], chosen=choice)
         self._to_retry.add(table_id)
+        self.derived.retry(table_id)
 
     def step(self) -> bool:
         """Apply and publish the next batch; False if there was none. Unavailable if a new start must continue."""
@@ -334,6 +342,7 @@ class Incarnation:
             published_at=self._clock.time(),
             quarantined=progress.quarantined,
         )
+        record = self.derived.extended(record, progress.published)
         self.sink.make_durable()
         before = progress.published.n if progress.published is not None else 0
         between = [slot for slot in self._journal.chain.after(before) if slot < record.n]
@@ -411,6 +420,9 @@ class Incarnation:
     def _not_shown(self, record: Publication, table_id: str, error: Exception) -> None:
         """Quarantine a table that could not be shown at its own cut; warn of one that shows an older one."""
         table = record.tables[table_id]
+        if table.derived is not None:
+            self.derived.not_shown(record, table_id, error)
+            return
         if table.shown and table_id not in self.progress.quarantined:
             self._quarantine(table_id, table.generation, error)
             return

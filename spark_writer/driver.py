@@ -18,6 +18,7 @@ from cutline.common import logs
 from cutline.common.causes import Cause, Code
 from cutline.common.commands import rules
 from cutline.common.commands.kinds import ReadTableAgain
+from cutline.common.derived import derived_of
 from cutline.common.errors import ConfigError, CutlineError, DiskFull, Unavailable, is_full
 from cutline.common.mesh.presence import RequestKind
 from cutline.common.status.pipeline_status import Failure, Held, SparkWriterStatus
@@ -127,7 +128,10 @@ class Driver:
                     lead.stop.wait(self.POLL_SECONDS)
                     continue
                 sink = self._ports.engine.open(self._store, version)
-                incarnation = Incarnation(self._store, sink, clock=self._clock, pool=self._ports.pool)
+                derived = derived_of(self._store.definition(version) or {})
+                incarnation = Incarnation(
+                    self._store, sink, clock=self._clock, pool=self._ports.pool, derived=derived
+                )
                 lead.report(self._progress(incarnation))
                 published_at_start = incarnation.progress.published
                 while self._goes_on(incarnation):
@@ -272,6 +276,7 @@ class Driver:
             applies=progress.applies.shown(),
             files=upkeep.files(self._metrics_tables),
             compaction=upkeep.compaction(),
+            derived=incarnation.derived.status,
         )
 
     def _is_over(self) -> bool:
@@ -311,7 +316,9 @@ def _quarantined(incarnation: Incarnation) -> dict[str, Held]:
         table_id: Held(cause=held.cause, generation=held.generation, since=held.since)
         for table_id, held in incarnation.progress.quarantined.items()
     }
-    for table_id, commits in incarnation.foreign.items():
+    derived = incarnation.derived
+    found |= {name: held for name, held in derived.held.items() if name not in found}
+    for table_id, commits in {**derived.foreign, **incarnation.foreign}.items():
         found[table_id] = replace(
             found[table_id], seen=commits.seen, choices=commits.choices, chosen=commits.chosen
         )

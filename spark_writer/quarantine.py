@@ -24,7 +24,7 @@ def quarantine(
     if isinstance(error, TableFault) and error.lost:
         progress.work.pop(table_id, None)
         applied = None
-    cause = _cause(error)
+    cause = cause_of(error)
     known = progress.quarantined.get(table_id)
     since = known.since if known is not None and known.generation == generation else now
     progress.quarantined[table_id] = Quarantine(cause=cause, generation=generation, applied=applied, since=since)
@@ -39,16 +39,17 @@ def quarantine(
         )
 
 
-def _cause(error: Exception) -> Cause:
+def cause_of(error: Exception, code: Code = Code.LAKE, remedy: str = _REPAIR) -> Cause:
+    """The cause of a table's quarantine; `code` and `remedy` where the error does not say its own."""
     if isinstance(error, TableFault):
         return error.cause
     if isinstance(error, CutlineError):
-        cause = replace(error.cause, code=Code.LAKE)
+        cause = replace(error.cause, code=code)
     elif isinstance(error, OSError):
-        cause = Cause(Code.LAKE, str(error).splitlines()[0])
+        cause = Cause(code, str(error).splitlines()[0])
     else:
-        cause = Cause(Code.LAKE, f"{type(error).__name__}: {first_line(error)}")
-    return cause.advised(_REPAIR)
+        cause = Cause(code, f"{type(error).__name__}: {first_line(error)}")
+    return cause.advised(remedy)
 
 
 def read_again(progress: Progress, sink: Sink, table_id: str) -> None:

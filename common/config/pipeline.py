@@ -22,6 +22,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from cutline.common.causes import Cause, Code
+from cutline.common.config.derived_tables import DerivedConfig, name_problem
 from cutline.common.config.faults import Strict, cause_of, fault, location, repeated_keys
 from cutline.common.config.globs import glob_problem, select_tables
 from cutline.common.config.masking_config import MaskingConfig
@@ -236,6 +237,11 @@ class PipelineConfig(Strict):
         exclude_if=lambda masking: masking is None,  # so that definitions of before this setting are unchanged
         description="where the key is by which `mask` of table_options masks columns",
     )
+    derived: Annotated[tuple[DerivedConfig, ...], BeforeValidator(as_tuple)] = Field(
+        default=(),
+        exclude_if=lambda derived: not derived,  # so that definitions of before this setting are unchanged
+        description="list of derived tables, each a query over tables of this pipeline",
+    )
     snapshot: SnapshotConfig = Field(default_factory=lambda: SnapshotConfig())
     keyless: Literal["quarantine", "append"] = Field(
         default="quarantine",
@@ -335,6 +341,12 @@ class PipelineConfig(Strict):
                 " stand beside the row that has it already",
                 "set snapshot.chunks: exact",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _derived_names(self) -> Self:
+        if (problem := name_problem(self.derived, self.tables, self.sink.own_namespace)) is not None:
+            raise fault(*problem)
         return self
 
     def mask_key(self) -> MaskKey | None:

@@ -83,7 +83,7 @@ def partitioned_by(item: str) -> tuple[str, str]:
         return column, f"{name.lower()}[{int(width)}]"
     raise ValueError(item)
 
-_MOMENT = re.compile(r"(['\"])\s*(now|today|yesterday|tomorrow)\b[^'\"]*\1", re.IGNORECASE)
+MOMENT = re.compile(r"(['\"])\s*(now|today|yesterday|tomorrow)\b[^'\"]*\1", re.IGNORECASE)
 """Texts that Spark takes for the time at which it analyses an expression, where a date or a timestamp is needed."""
 
 
@@ -169,7 +169,7 @@ class TableOptions(Strict):
                 raise fault("has an empty expression in select or where", "write one in Spark SQL, or remove it")
             if "${" in text:  # Spark's parser would put the value of an environment variable there: a password
                 raise fault(f"has {text!r}, in which ${{ would name a setting of Spark's process", "write the value")
-            if _MOMENT.search(text):
+            if MOMENT.search(text):
                 raise fault(f"has {text!r}, in which Spark reads a word as the present time", "use a column's time")
         return given
 

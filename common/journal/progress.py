@@ -31,7 +31,8 @@ class Progress:
     @classmethod
     def since(cls, w: int, published: Publication | None) -> Progress:
         """Begin where a publication ended; None: at the beginning."""
-        tables = published.tables if published is not None else {}
+        captured = published.tables.items() if published is not None else ()
+        tables = {table_id: table for table_id, table in captured if table.derived is None}
         return cls(
             w=w,
             published=published,

@@ -212,6 +212,19 @@ class CompactionStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedStatus:
+    """A derived table: the publication for which this start computed it last (`checkpoint`, None: not yet), the rows of
+    the result and the seconds that it took; when it was computed (`at`), Spark's `plan`, and why it does not go on."""
+
+    checkpoint: int | None = None
+    rows: int | None = None
+    seconds: float | None = None
+    at: float | None = None
+    plan: str = ""
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a start of the Spark writer ended: the cause and the error's class, and after how long the next begins.
 
@@ -231,6 +244,7 @@ class SparkWriterStatus(PartStatus):
     `applied`: the newest checkpoint that is applied. `published`: the newest publication, when it was made, and the
     source's time that it shows. `commands`: by number, those that were carried out, each with why it failed (None: it
     did not). `applied_by_spark`: why Spark, and not this process, applies a table. `files`: by table, of some.
+    `derived`: the derived tables, by name.
     """
 
     leader: str | None = None
@@ -245,6 +259,7 @@ class SparkWriterStatus(PartStatus):
     applies: tuple[Apply, ...] = ()
     files: Mapping[str, Files] = field(default_factory=dict)
     compaction: CompactionStatus = CompactionStatus()
+    derived: Mapping[str, DerivedStatus] = field(default_factory=dict)
     failure: Failure | None = None
 
 
@@ -276,6 +291,14 @@ class PipelineStatus:
             spark_writer=spark,
             tables=_captured(tables, spark.quarantined),
         )
+
+    def quarantined(self) -> dict[str, TableStatus]:
+        """The quarantined tables, captured and derived ones, by name in order."""
+        found = {name: table for name, table in self.tables.items() if table.phase == QUARANTINED}
+        for name, derived in self.spark_writer.derived.items():
+            if derived.cause is not None:
+                found.setdefault(name, TableStatus(phase=QUARANTINED, cause=derived.cause))
+        return dict(sorted(found.items()))
 
     def members(self) -> dict[str, MemberStatus]:
         """The parts of the mesh's members, by name; of readers and writers perhaps also of an earlier epoch."""

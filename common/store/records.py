@@ -467,10 +467,29 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation:
+    """What a derived table's work was made of, at the time `at`: the query, by `DerivedTable.query`, and the content of
+    each table that it read. A table without work has none of these."""
+
+    query: str = ""
+    reads: Mapping[str, Content] = field(default_factory=dict)
+    at: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {"query": self.query, "reads": dict(self.reads), "at": self.at}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Derivation:
+        """Read what `to_json` gave."""
+        return cls(**body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
     """One table of a publication; `main` is None if the lake shows no rows yet, `work` if it has none.
 
-    `held`: the Spark writer has quarantined the table.
+    `held`: the Spark writer has quarantined the table. `derived`: it is a derived table.
     """
 
     state: str
@@ -478,6 +497,7 @@ class PublishedTable:
     main: Main | None
     work: Work | None
     held: Quarantine | None = None
+    derived: Derivation | None = None
 
     @property
     def shown(self) -> bool:
@@ -492,6 +512,7 @@ class PublishedTable:
             "main": None if self.main is None else self.main.to_json(),
             "work": None if self.work is None else self.work.to_json(),
         }
+        body |= {} if self.derived is None else {"derived": self.derived.to_json()}
         if self.held is None:
             return body
         body |= {"cause": self.held.cause.to_json(), "applied": self.held.applied}
@@ -514,6 +535,7 @@ class PublishedTable:
             main=None if body["main"] is None else Main.from_json(body["main"]),
             work=None if body["work"] is None else Work.from_json(body["work"]),
             held=held,
+            derived=Derivation.from_json(body["derived"]) if "derived" in body else None,
         )
 
 

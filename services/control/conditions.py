@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cutline.common.causes import Cause, Code, counted, joined
-from cutline.common.phases import QUARANTINED
 from cutline.common.status.pipeline_status import SPARK_WRITER, PipelineStatus
 from cutline.common.waits import Party
 
@@ -317,7 +316,8 @@ def _finding(condition: Condition, labels: Labels, status: PipelineStatus, life:
     since = _since(condition.name, named, status)
     if condition.name == "CutlineTableQuarantined":
         about = _quarantined(status, named["cause"])
-        since = min((at for name in about if (at := status.tables[name].since) is not None), default=None)
+        held = status.quarantined()
+        since = min((at for name in about if (at := held[name].since) is not None), default=None)
     return Finding(
         id=hashlib.sha256(repr((condition.name, labels, life)).encode()).hexdigest()[:16],
         condition=condition,
@@ -332,8 +332,8 @@ def _quarantined(status: PipelineStatus, code: str) -> dict[str, Cause]:
     """The quarantined tables with this code, by name, each with its cause."""
     return {
         name: table.cause or _UNKNOWN
-        for name, table in sorted(status.tables.items())
-        if table.phase == QUARANTINED and counted(table.cause) == code
+        for name, table in status.quarantined().items()
+        if counted(table.cause) == code
     }
 
 

@@ -135,6 +135,8 @@ def event(
             moved[name] = snapshot_of(table.main.content)
     if not moved:
         return None
+    derived = {name: found.reads for name in moved if (found := record.tables[name].derived) is not None}
+    read = sorted({each for reads in derived.values() for each in reads})
     source, warehouse = definition["source"], str(definition["sink"]["warehouse"])
     origin = f"mysql://{source['host']}:{source['port']}"
     lake = warehouse if "://" in warehouse else f"file://{warehouse}"
@@ -170,7 +172,10 @@ def event(
                 }
             },
         },
-        "inputs": [{"namespace": origin, "name": name} for name in moved],
+        "inputs": [
+            *({"namespace": origin, "name": name} for name in moved if name not in derived),
+            *({"namespace": lake, "name": name} for name in read),
+        ],
         "outputs": [
             {
                 "namespace": lake,

@@ -25,7 +25,7 @@ from cutline.common.causes import QUARANTINES, Cause, counted
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
-from cutline.common.phases import DROPPED, LIVE, PAUSED, QUARANTINED, Phase
+from cutline.common.phases import DROPPED, LIVE, PAUSED, Phase
 from cutline.common.status.pipeline_status import (
     SPARK_WRITER,
     BinlogStatus,
@@ -345,8 +345,8 @@ class Statuses:
         phases, causes = dict.fromkeys(Phase, 0), dict.fromkeys(QUARANTINES, 0)
         for table in status.tables.values():
             phases[table.phase] += 1
-            if table.phase == QUARANTINED:
-                causes[counted(table.cause)] += 1
+        for table in status.quarantined().values():
+            causes[counted(table.cause)] += 1
         for phase, number in phases.items():
             self._put("cutline_tables", [pipeline, phase], number)
         for known, number in causes.items():

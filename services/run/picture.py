@@ -10,7 +10,7 @@ from cutline.common.causes import Cause
 from cutline.common.commands import rules
 from cutline.common.mesh.rates import Rates
 from cutline.common.phases import CATCH_UP, DROPPED, LIVE, PAUSED, QUARANTINED, SNAPSHOT, WAITING
-from cutline.common.status.pipeline_status import Files, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import DerivedStatus, Files, PipelineStatus, TableStatus
 from cutline.common.store.records import Publication
 from cutline.common.waits import Wait
 from cutline.services.client.rest import models
@@ -18,7 +18,9 @@ from cutline.services.run.conditions import ShownCondition, answered
 
 READ = (SNAPSHOT, CATCH_UP, WAITING)
 """Phases on the way to `live`."""
-_ORDER = (QUARANTINED, *READ, PAUSED, LIVE, DROPPED)
+DERIVED = "derived"
+"""Where captured tables have their phase, a derived table that goes on has this word."""
+_ORDER = (QUARANTINED, *READ, PAUSED, LIVE, DERIVED, DROPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,8 @@ def of_status(
         state_seconds=_age(getattr(leader, "mode_since" if leader.halted is None else "halted_since", None), now),
         epoch=leader.epoch or None,
         tables=_ordered([
-            _line(name, table, spark.files.get(name), rates, now) for name, table in status.tables.items()
+            *(_line(name, table, spark.files.get(name), rates, now) for name, table in status.tables.items()),
+            *(_derived(name, each, now) for name, each in spark.derived.items()),
         ]),
         lag_seconds=_age(source_time, now),
         checkpoint=checkpoint.number,
@@ -123,6 +126,17 @@ def _line(name: str, table: TableStatus, files: Files | None, rates: Rates, now:
     )
 
 
+def _derived(name: str, found: DerivedStatus | models.DerivedTable, now: float) -> TableLine:
+    """A derived table; one that goes on is in its phase since it was computed."""
+    return TableLine(
+        name=name,
+        phase=DERIVED if found.cause is None else QUARANTINED,
+        rows=found.rows,
+        for_seconds=_age(found.at, now),
+        cause=None if found.cause is None else str(found.cause),
+    )
+
+
 def of_answer(found: models.Pipeline, tables: Sequence[models.Table], now: float) -> Picture:
     """The picture of an answer of the control service, with those of the pipeline's tables that are to be shown."""
     lacking = [] if found.current else ["no enumerator leads it now"]
@@ -135,7 +149,10 @@ def of_answer(found: models.Pipeline, tables: Sequence[models.Table], now: float
         state=state_of(found),
         state_seconds=_age(found.halted_since if found.halted else found.mode_since, now),
         epoch=found.epoch,
-        tables=_ordered([_answered(table, now) for table in tables]),
+        tables=_ordered([
+            *(_answered(table, now) for table in tables),
+            *(_derived(name, each, now) for name, each in found.derived.items()),
+        ]),
         lag_seconds=_age(found.source_time, now),
         checkpoint=found.checkpoint,
         checkpoint_age_seconds=_age(found.checkpoint_completed_at, now),

@@ -86,6 +86,21 @@ class ForeignCommit(TableFault):
         self.foreign = foreign
 
 
+class DerivedFault(TableFault):
+    """The query of a derived table is refused, or fails; only that table is concerned."""
+
+    code = Code.DERIVED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A derived table that was computed: its work, the rows that were computed, and the engine's plan, for people."""
+
+    work: Work
+    rows: int
+    plan: str
+
+
 class Shaping(Protocol):
     """The rules of one pipeline's tables, for one start (spark_writer/transform/)."""
 
@@ -157,6 +172,24 @@ class Sink(Protocol):
 
     def rewind(self, table_id: str, work: Work | None) -> None:
         """Forget what this start has made of a table since `work` (None, or one of another start: all of it)."""
+
+    # Derived tables
+
+    def reads(self, name: str, sql: str) -> list[str]:
+        """The tables that the query of a derived table names, each once, as "db.table"; DerivedFault if it is no query
+        of such tables."""
+
+    def derive(
+        self, name: str, sql: str, reads: Mapping[str, tuple[str, Content]], done: Work | None, *, checkpoint: int
+    ) -> Made:
+        """Compute a derived table: exactly the query over the tables at these contents, which are given with the ids of
+        the tables by the names in the query. It goes on from `done` (None: it has no work).
+
+        DerivedFault, with the engine's sentence, if the query is refused; ForeignCommit as `foreign`.
+        """
+
+    def same_rows(self, table_id: str, before: Content, now: Content) -> bool:
+        """Whether a later content of a table is known to have the same rows, in other files."""
 
     # Publishing
 

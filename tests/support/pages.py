@@ -41,6 +41,7 @@ RUN_BY: tuple[tuple[str, str, str, frozenset[str]], ...] = (
     (BLOCKS, "docs/operations/source.md", "", frozenset({"yaml"})),
     (BLOCKS, "docs/settings.md", "", frozenset({"yaml"})),
     (SHAPING, "docs/shaping.md", "", frozenset({"python", "sql", "text", "yaml"})),
+    ("tests/integration/end_to_end/test_derived.py", "docs/derived.md", "", frozenset({"sql", "yaml"})),
     ("tests/unit/house/test_developing.py", "docs/developing.md", "Replay a failure", frozenset({"sh"})),
     ("tests/unit/house/test_docs.py", "docs/architecture.md", "The store", frozenset({"json"})),
     ("tests/integration/control/test_api_examples.py", "docs/api.md", "", frozenset({"sh"})),

@@ -107,6 +107,18 @@ class LogLine(Answer):
     text: str
 
 
+class DerivedTable(Answer):
+    """A derived table: the rows of its content, when it was computed, for which publication, in how many seconds and by
+    which plan of Spark; why it does not go on."""
+
+    rows: int | None = None
+    at: float | None = None
+    checkpoint: int | None = None
+    seconds: float | None = None
+    plan: str = ""
+    cause: Cause | None = None
+
+
 class Pipeline(Answer):
     """A pipeline: its definition and its state."""
 
@@ -136,6 +148,7 @@ class Pipeline(Answer):
     mode: str = "running"
     commands_waiting: int = 0
     tags: dict[str, str] = {}
+    derived: dict[str, DerivedTable] = {}
     halted: Cause | None = None
     halted_since: float | None = None
     mode_since: float | None = None

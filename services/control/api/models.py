@@ -81,6 +81,19 @@ class ConditionView(BaseModel):
     runbook: str = Field(examples=["operations/messages.md#cutlinenoleader"])
 
 
+class DerivedView(BaseModel):
+    """A derived table: `rows` of its content, computed at `at` (seconds since 1970). `checkpoint`: the publication for
+    which the Spark writer, since it started, computed it last, in so many `seconds`, by Spark's `plan`. `cause`: why it
+    does not go on, and what to do."""
+
+    rows: int | None
+    at: float | None
+    checkpoint: int | None
+    seconds: float | None
+    plan: str
+    cause: Cause | None
+
+
 class PipelineView(BaseModel):
     """One pipeline: its definition (without passwords) and its state; a number that does not exist yet is null.
 
@@ -116,6 +129,7 @@ class PipelineView(BaseModel):
     mode: Mode
     commands_waiting: int = Field(description="commands that are accepted and not finished")
     tags: dict[str, str]
+    derived: dict[str, DerivedView] = Field(default_factory=dict, description="the derived tables, by name")
     halted: Cause | None = Field(description="why the leader gave up until a person acts")
     spark_writer_error: Cause | None = Field(
         default=None, description="why the Spark writer can't go on; it tries again"

@@ -23,7 +23,7 @@ from cutline.services.control.api.acknowledgements import view as condition_view
 from cutline.services.control.api.definitions import checked, content_of, merged
 from cutline.services.control.api.dependencies import Flag, Known, Shared, StoreNow, asks_for, role, router
 from cutline.services.control.api.editing import Edited
-from cutline.services.control.api.models import CommandView, PipelineView, VersionContent, VersionView
+from cutline.services.control.api.models import CommandView, DerivedView, PipelineView, VersionContent, VersionView
 from cutline.services.control.api.named import reach
 from cutline.services.control.api.paging import WholeList
 from cutline.services.control.api.plan import Plan, plan
@@ -140,6 +140,7 @@ async def _view(shared: Shared, found: PipelineStore, now: Status, held: Sequenc
         mode=mode,
         commands_waiting=max(0, waiting),
         tags=definition.get("tags", {}),
+        derived={name: DerivedView(**dataclasses.asdict(each)) for name, each in spark.derived.items()},
         epoch=leader.epoch or None,
         leader=leader.leader,
         tables={phase: phases.count(phase) for phase in sorted(set(phases))},

@@ -67,7 +67,7 @@ PARTITION_ROWS = 500_000
 VECTOR_FILES = 16
 """Data files whose vectors share a Puffin file, about."""
 _RAISED: tuple[type[CutlineError], ...] = (StagedLost, FileLost, ProtocolError, Unavailable, ConfigError)
-_WRITTEN = "path string, partition string"
+WRITTEN = "path string, partition string"
 """A line a data file that a task wrote, as `write_files` yields them."""
 _VECTORS = "data_file string, rows long, path string, offset long, length long, size long"
 _ON_DISK = StorageLevel.DISK_ONLY
@@ -99,7 +99,12 @@ class Task:
 
     def new_data_file(self) -> str:
         """Return the full path for a new data file."""
-        return self.new_file("parquet")
+        return new_data_file(self.folder)
+
+
+def new_data_file(folder: str) -> str:
+    """Return the full path for a new data file that begins with `folder`; each call gives another."""
+    return f"{folder}{uuid.uuid4().hex}.parquet"
 
 
 def changed(
@@ -136,7 +141,7 @@ def filled(store: PipelineStore, table: LakeTable, head: int, layout: Layout) ->
 
     with kernels(f"the new columns of {table.table_id} could not be filled by Spark"):
         numbers: Any = table.jvm.session.range(0, len(groups), 1, len(groups))
-        lines = numbers.mapInArrow(write, _WRITTEN).collect()
+        lines = numbers.mapInArrow(write, WRITTEN).collect()
         return [data_file(table, row.path, layout, row.partition) for row in lines]
 
 
@@ -199,7 +204,7 @@ def _images(changes: Any, task: Task) -> Any:
         return pa.Table.from_batches([written(task.new_data_file, images, task.layout)])
 
     live = changes.filter(F.col(LIVE)).select(GROUP, SEQ, ROW_ID.name)
-    return live.repartition(2 * len(task.groups), GROUP).groupBy(GROUP).applyInArrow(write, _WRITTEN)
+    return live.repartition(2 * len(task.groups), GROUP).groupBy(GROUP).applyInArrow(write, WRITTEN)
 
 
 def _vectors(table: LakeTable, head: int, located: Any, task: Task) -> list[Vector]:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -29,10 +29,10 @@ from cutline.common.journal.plan import Staged, TableStep
 from cutline.common.journal.progress import Progress
 from cutline.common.journal.view import JournalView
 from cutline.common.schema import TableSchema
-from cutline.common.store.records import Publication, Work
+from cutline.common.store.records import Content, Publication, Work
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.sinks.contract import Foreign, Shaping
-from cutline.spark_writer.sinks.iceberg import local, on_spark
+from cutline.spark_writer.sinks.contract import Foreign, Made, Shaping
+from cutline.spark_writer.sinks.iceberg import deriving, local, on_spark
 from cutline.spark_writer.sinks.iceberg.catalogue import network_volume_of
 from cutline.spark_writer.sinks.iceberg.changes import append, replace_all, rewrite, upsert
 from cutline.spark_writer.sinks.iceberg.columns import Layout
@@ -264,6 +264,24 @@ class IcebergSink:
     def rewind(self, table_id: str, work: Work | None) -> None:
         """See `Sink`."""
         self.tables.rewind(table_id, work)
+
+    # Derived tables
+
+    def reads(self, name: str, sql: str) -> list[str]:
+        """See `Sink`."""
+        return deriving.reads_of(self._lake.jvm, name, sql)
+
+    def derive(
+        self, name: str, sql: str, reads: Mapping[str, tuple[str, Content]], done: Work | None, *, checkpoint: int
+    ) -> Made:
+        """See `Sink`."""
+        made = deriving.derive(self._start, name, sql, reads, done, checkpoint)
+        self.upkeep.note_derived(name)
+        return made
+
+    def same_rows(self, table_id: str, before: Content, now: Content) -> bool:
+        """See `Sink`."""
+        return deriving.same_rows(self.tables.get(table_id), before, now)
 
     # Publishing
 

@@ -76,6 +76,10 @@ class Upkeep:
         self._to_compact[table_id] = None
         self._to_expire.add(table_id)
 
+    def note_derived(self, table_id: str) -> None:
+        """Note that a derived table was computed, which may leave it snapshots to expire; its files are all new."""
+        self._to_expire.add(table_id)
+
     def run(self) -> bool:
         """Do the upkeep that is due; return whether `shown` has news. Raises Unavailable if a new start must
         continue."""

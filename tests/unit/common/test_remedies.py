@@ -70,6 +70,9 @@ TRIED: Mapping[Code, tuple[str, ...]] = {
         "test_a_column_of_another_user_parks_the_table_until_it_is_overwritten_or_dropped_again",
         f"{OPERATION}test_pages.py::test_the_pages_take_a_new_user_from_an_empty_folder_to_a_lake",
     ),
+    Code.DERIVED: (
+        "tests/integration/end_to_end/test_derived.py::test_each_publication_shows_the_queries_over_its_own_tables",
+    ),
     Code.RULE: (
         f"{LAKE}test_rules.py::test_a_row_on_which_a_rule_fails_quarantines_its_table_alone",
         "tests/integration/end_to_end/test_shaping.py::"

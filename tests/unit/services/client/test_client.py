@@ -427,7 +427,7 @@ def test_top_draws_services_tables_in_trouble_and_channels() -> None:
     table["paused"] = False
     pipeline = dict.fromkeys(models.Pipeline.model_fields)
     pipeline |= {"name": "shop", "id": "0123456789ab", "definition": {}, "tables": {"quarantined": 1}, "failures": 0}
-    pipeline |= {"applied_by_spark": {}, "conditions": [], "spark_writer": "s1"}
+    pipeline |= {"applied_by_spark": {}, "derived": {}, "conditions": [], "spark_writer": "s1"}
     pipeline |= {"version": 1, "mode": "paused", "commands_waiting": 0, "tags": {}, "current": True, "checkpoint": 4}
     channel = {"from": "reader-0", "to": "writer-0", "outstanding_bytes": 5 << 20, "credit_bytes": 32 << 20}
     channel |= {"sent": 12_000, "taken": 3, "current": True, "as_of": 1.0}

@@ -58,6 +58,16 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
     assert (await api.get("/v1/pipelines/shop")).json()["spark_writer"] == "s1"
 
 
+async def test_a_pipeline_is_told_with_its_derived_tables(api: httpx.AsyncClient, registry: FakeRegistry) -> None:
+    cause = because("the query of d.bad is refused by Spark: no", "correct sql in derived")
+    good = {"checkpoint": 2, "rows": 7, "seconds": 0.5, "at": 100.0, "plan": "Aggregate"}
+    registry.parts["spark_writer"]["derived"] = {"d.good": good, "d.bad": {"cause": cause}}
+    found = (await api.get("/v1/pipelines/shop")).json()
+    assert found["derived"]["d.good"] == {**good, "cause": None}
+    assert found["derived"]["d.bad"]["cause"] == cause.to_json()
+    assert found["tables"] == {"dropped": 1, "quarantined": 1, "snapshot": 1}
+
+
 async def test_what_a_late_checkpoint_lacks_stands_behind_the_reader_that_waits_for_it(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:

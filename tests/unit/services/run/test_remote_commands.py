@@ -70,7 +70,8 @@ def cutline(*words: str, **more: Any) -> Result:
 
 def pipeline(**more: Any) -> dict[str, Any]:
     known = dict.fromkeys(models.Pipeline.model_fields) | {"name": "shop", "definition": {}, "id": "", "failures": 0}
-    known |= {"tables": {}, "applied_by_spark": {}, "version": 1, "mode": "running", "commands_waiting": 0, "tags": {}}
+    known |= {"tables": {}, "applied_by_spark": {}, "derived": {}, "version": 1, "mode": "running", "tags": {}}
+    known |= {"commands_waiting": 0}
     return {**known, "conditions": [], "current": True, "spark_writer": "s1", **more}
 
 

@@ -11,7 +11,13 @@ from rich.console import Console
 
 from cutline.common.form import text
 from cutline.common.mesh.rates import Rates
-from cutline.common.status.pipeline_status import EnumeratorStatus, PipelineStatus, TableStatus
+from cutline.common.status.pipeline_status import (
+    DerivedStatus,
+    EnumeratorStatus,
+    PipelineStatus,
+    SparkWriterStatus,
+    TableStatus,
+)
 from cutline.common.store.records import Publication
 from cutline.common.waits import Party, Wait
 from cutline.services.client.rest import models
@@ -87,6 +93,16 @@ def test_a_picture_has_rate_and_time_to_go_from_the_counts_seen() -> None:
     assert (current.lag_seconds, current.checkpoint_age_seconds, current.publication_age_seconds) == (17.0, 15.0, 10.0)
 
 
+def test_derived_tables_have_a_line_each_and_those_in_trouble_come_first() -> None:
+    cause = because("the query of d.bad is refused by Spark: no", "correct sql in derived")
+    derived = {"d.bad": DerivedStatus(cause=cause), "d.good": DerivedStatus(rows=7, at=990.0, checkpoint=4)}
+    status = PipelineStatus(spark_writer=SparkWriterStatus(at=999.0, derived=derived))
+    assert list(status.quarantined()) == ["d.bad"]
+    bad, good = shown(status).tables
+    assert (bad.name, bad.phase, bad.cause) == ("d.bad", "quarantined", str(cause))
+    assert (good.name, good.phase, good.rows, good.for_seconds) == ("d.good", "derived", 7, 10.0)
+
+
 def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() -> None:
     rates = Rates()
     assert rates.observe("a", 1, 0, 0.0) == 0.0
@@ -124,7 +140,8 @@ def test_a_halted_pipeline_never_reads_running() -> None:
 def pipeline(**more: Any) -> models.Pipeline:
     """An answer about a pipeline, as an older service gives it: without conditions."""
     known = dict.fromkeys(models.Pipeline.model_fields) | {"name": "shop", "definition": {}, "id": "", "failures": 0}
-    known |= {"tables": {}, "applied_by_spark": {}, "version": 1, "mode": "running", "commands_waiting": 0, "tags": {}}
+    known |= {"tables": {}, "applied_by_spark": {}, "derived": {}, "version": 1, "mode": "running", "tags": {}}
+    known |= {"commands_waiting": 0}
     return models.Pipeline.model_validate({**known, "conditions": [], "current": True, "spark_writer": "s1", **more})
 
 

@@ -1,0 +1,219 @@
+"""Derived tables in the lake: a query over snapshots of other tables, its result as a commit on the start's branch.
+
+Spark parses and analyses the query, and runs it as a job; the executors write its rows as data files, as they write
+those of changes (on_spark.py). Each table that the query names is replaced, in the parsed query, by the table at one
+snapshot: so the result is of the contents that the caller chose, whatever `main` shows meanwhile.
+
+A derived table has no key. Its generation is its set of columns, by a number that follows from their names and types:
+another query, or another schema of a table that it reads, gives it others by the same rules as a table of the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from cutline.common.schema import Column, TableSchema
+from cutline.common.store.records import Content, Work
+from cutline.common.table_id import split_table_id
+from cutline.spark_writer.compiled import one_of
+from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks.contract import DerivedFault, Made
+from cutline.spark_writer.sinks.iceberg import objects
+from cutline.spark_writer.sinks.iceberg.changes import replace_all
+from cutline.spark_writer.sinks.iceberg.columns import Layout, quoted
+from cutline.spark_writer.sinks.iceberg.data_files import data_file
+from cutline.spark_writer.sinks.iceberg.foreign import OURS
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm, items
+from cutline.spark_writer.sinks.iceberg.naming import CATALOG
+from cutline.spark_writer.sinks.iceberg.on_spark import WRITTEN, kernels, new_data_file, written
+from cutline.spark_writer.sinks.iceberg.start import Start
+from cutline.spark_writer.sinks.iceberg.table import LakeTable
+from cutline.spark_writer.sinks.iceberg.works import content_of, living_rows, snapshot_of, work_of
+
+_SOURCE = Path(__file__).with_name("Queries.java")
+PLAN_CHARACTERS = 4000
+"""So much of Spark's plan is kept for people."""
+_REMEDY = "correct sql in derived"
+_TYPES = {
+    "tinyint": "int",
+    "smallint": "int",
+    "int": "int",
+    "bigint": "bigint",
+    "float": "float",
+    "double": "double",
+    "boolean": "bit(1)",
+    "string": "longtext",
+    "binary": "longblob",
+    "date": "date",
+    "timestamp": "timestamp(6)",
+    "timestamp_ntz": "datetime(6)",
+}
+"""By the name of Spark's type, a type of the source that the lake has alike."""
+
+
+def reads_of(jvm: Jvm, name: str, sql: str) -> list[str]:
+    """The tables that a derived table's query names, each once, as "db.table". DerivedFault if Spark can't parse it, or
+    if it names one in another way."""
+    query = _parsed(jvm, name, sql)
+    if query.travels():
+        raise DerivedFault(f"the query of {name} names a version of a table", "name the table alone")
+    found: dict[str, None] = {}
+    for parts in items(query.named()):
+        names = [str(part) for part in items(parts)]
+        if len(names) != 2 or any("." in part for part in names):
+            text = ".".join(names)
+            raise DerivedFault(f"the query of {name} reads {text}, which is not a table as db.table", _REMEDY)
+        found[".".join(names)] = None
+    return list(found)
+
+
+def rows_of(jvm: Jvm, name: str, sql: str, reads: Mapping[str, tuple[str, Content]]) -> DataFrame:
+    """The query over tables at these contents, each by the name in the query; nothing is computed yet.
+
+    DerivedFault, with Spark's own sentence, if the query is refused, or if its rows depend on more than the tables.
+    """
+    session: Any = jvm.session
+    query, placed = _parsed(jvm, name, sql), jvm.root.java.util.HashMap()
+    for named, (table_id, content) in reads.items():
+        spark_name = ".".join(quoted(part) for part in (CATALOG, *split_table_id(table_id)))
+        # Not load(): it takes a name with a slash for the path of a table.
+        placed.put(named, session.read.option("versionAsOf", str(snapshot_of(content))).table(spark_name)._jdf)
+    with _refused(name):
+        found = query.over(session._jsparkSession, placed)
+    maker = one_of(session.sparkContext, _SOURCE, "Queries$Maker")
+    if unsteady := [str(each) for each in items(maker.unsteady(found.queryExecution().analyzed()))]:
+        raise DerivedFault(
+            f"the query of {name} uses {', '.join(unsteady)}, whose value does not depend on the tables alone", _REMEDY
+        )
+    return DataFrame(found, session)
+
+
+def schema_of(name: str, rows: DataFrame) -> TableSchema:
+    """The columns of a query's result, as those of a table. DerivedFault if the lake can't have one of them."""
+    made: list[Column] = []
+    for number, each in enumerate(rows.schema.fields, start=1):
+        kind = each.dataType.simpleString()
+        if any(known.name.lower() == each.name.lower() for known in made):
+            raise DerivedFault(f"the query of {name} has two columns {each.name}", "give one another name by AS")
+        if not each.name.strip():
+            raise DerivedFault(f"the query of {name} has a column without a name", "give it one by AS")
+        if kind not in _TYPES and not kind.startswith("decimal("):
+            raise DerivedFault(
+                f"the column {each.name} of the query of {name} is of the type {kind}",
+                "cast it to a number, text, binary, boolean, date or timestamp",
+            )
+        made.append(
+            Column(name=each.name, field_id=number, mysql_type=_TYPES.get(kind, kind), nullable=True, computed=True)
+        )
+    return TableSchema(table_id=name, columns=tuple(made), key=(), last_field_id=len(made))
+
+
+def generation_of(schema: TableSchema) -> int:
+    """The number of a set of columns; below 2^52, so that JSON has it exactly."""
+    look = json.dumps([(column.name, column.mysql_type) for column in schema.columns])
+    return int(hashlib.sha256(look.encode()).hexdigest()[:13], 16)
+
+
+def derive(
+    start: Start, name: str, sql: str, reads: Mapping[str, tuple[str, Content]], done: Work | None, checkpoint: int
+) -> Made:
+    """Compute a derived table anew, as a commit on the start's branch; see `Sink.derive`."""
+    jvm, tables = start.lake.jvm, start.tables
+    rows = rows_of(jvm, name, sql, reads)
+    schema = schema_of(name, rows)
+    generation, table = generation_of(schema), tables.get(name, create=True)
+    table.check_writable()
+    head = snapshot_of(done.content) if done is not None else None
+    if done is None or head is None or not table.has_snapshot(head):
+        done = head = None  # all of it is computed in any case
+    theirs = table.theirs(head)
+    if done is not None and theirs is not None and theirs.main is not None:
+        done, head = replace(done, content=content_of(theirs.main)), theirs.main
+    if table.head(start.branch) not in (None, head):
+        tables.rewind(name, done)
+        table = tables.get(name)
+    table.begin_generation(schema, generation)
+    layout = table.layout(schema, generation)
+    start.layouts[name] = layout
+    added = _written(jvm, table, layout, rows, f"{start.lake.pipeline}: derived table {name} at {checkpoint}")
+    tables.begun.add(name)
+    head = table.commit(
+        branch=start.branch,
+        base=head,
+        layout=layout,
+        summary={"cutline.checkpoint": str(checkpoint), OURS: str(start.lake.w)},
+        change=replace_all(table, added),
+        keep=None if done is None else str(done.place),
+    )
+    living = living_rows(table.metadata().snapshot(head).summary())
+    work = work_of(head, start.branch, generation=generation, schema=schema.hash, rows=living)
+    return Made(work=work, rows=living or 0, plan=_plan(rows))
+
+
+def same_rows(table: LakeTable, before: Content, now: Content) -> bool:
+    """Whether only files were rewritten from one content of a table to a later one."""
+    table.refresh()
+    at: int | None = snapshot_of(now)
+    while at is not None and content_of(at) != before:
+        snapshot = table.metadata().snapshot(at)
+        if snapshot is None or str(snapshot.operation()) != "replace":
+            return False
+        at = snapshot.parentId()
+    return at is not None
+
+
+def _written(jvm: Jvm, table: LakeTable, layout: Layout, rows: DataFrame, about: str) -> list[Any]:
+    """Write a query's rows on Spark's executors; return Iceberg's DataFiles."""
+    portable, folder, grants = layout.portable, table.new_file(""), objects.grants()
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        objects.accept(grants)
+        yield written(lambda: new_data_file(folder), _in_lake(batches, portable.arrow), portable)
+
+    context = jvm.session.sparkContext
+    with kernels(f"the query of {table.table_id} failed"):
+        context.setLocalProperty("spark.job.description", about)
+        try:
+            named: Any = rows.toDF(*(str(number) for number in range(len(rows.columns))))
+            lines = named.mapInArrow(write, WRITTEN).collect()
+        finally:
+            context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+        return [data_file(table, line.path, layout, line.partition) for line in lines]
+
+
+def _in_lake(batches: Iterator[pa.RecordBatch], arrow: pa.Schema) -> Iterator[pa.Table]:
+    """Rows as Spark hands them over, in the types of the lake and with its field ids."""
+    for batch in batches:
+        if batch.num_rows:
+            columns = [column.cast(field.type) for column, field in zip(batch.columns, arrow, strict=True)]
+            yield pa.Table.from_arrays(columns, schema=arrow)
+
+
+def _plan(rows: Any) -> str:
+    """Spark's optimized plan of a query, for people."""
+    return str(rows._jdf.queryExecution().optimizedPlan().toString())[:PLAN_CHARACTERS]
+
+
+def _parsed(jvm: Jvm, name: str, sql: str) -> Any:
+    session: Any = jvm.session
+    with _refused(name):
+        return one_of(session.sparkContext, _SOURCE, "Queries$Maker").parse(session._jsparkSession, sql)
+
+
+@contextmanager
+def _refused(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        raise DerivedFault(f"the query of {name} is refused by Spark: {first_line(error)}", _REMEDY) from error
