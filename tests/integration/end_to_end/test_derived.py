@@ -143,7 +143,7 @@ def test_each_publication_shows_the_queries_over_its_own_tables(
         with writing(mesh), Hammer(mariadb, changing(shop), threads=1, pause_seconds=0.02):
             pipeline.until(lambda: shows(pipeline, revenue, best), "both to be computed")
             pipeline.until(lambda: "DIVIDE_BY_ZERO" in cause(pipeline, ratio), "the third's cause")
-            pipeline.goes_on(3)
+            pipeline.goes_on(2)
             refuse = {"left": 1}
             publish = PipelineStore.publish
 
