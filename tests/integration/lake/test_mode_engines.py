@@ -200,7 +200,10 @@ def test_a_mode_that_can_not_be_carried_out_holds_its_table_back(bench: SparkBen
     own = replace(schema("shop.own", ("id",), id="int", _OP="int"), shape=Shape(mode="append"))
     keyless = replace(schema("shop.keyless", (), id="int"), shape=Shape(mode="history"))
     fine = replace(schema("shop.fine", ("id",), id="int", _op="int"), shape=Shape(mode="soft-delete"))
-    for table in (own, keyless, fine):
+    made = schema("shop.made", ("id",), id="int", half="int")
+    columns = (made.columns[0], replace(made.columns[1], generated=True))
+    made = replace(made, columns=columns, shape=Shape(mode="soft-delete", where="half > 1"))
+    for table in (own, keyless, fine, made):
         bench.journal.table(table)
         bench.journal.chunk(table, [{"id": 1}])
     bench.journal.checkpoint()
@@ -208,6 +211,7 @@ def test_a_mode_that_can_not_be_carried_out_holds_its_table_back(bench: SparkBen
     assert {name: str(each.cause).partition(",")[0] for name, each in held.items()} == {
         "shop.own": "shop.own has a column _OP",
         "shop.keyless": "shop.keyless has no key",
+        "shop.made": "where of shop.made needs the generated column half",
     }
     assert {each.cause.code for each in held.values()} == {"rule"}
     assert bench.rows("shop.fine")[0] == ("_is_deleted", "_deleted_at", "id", "_op")
