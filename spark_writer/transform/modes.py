@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TS, Column, TableSchema
-from cutline.common.shape import Images, Mode
+from cutline.common.shape import Mode, Shape
 from cutline.spark_writer.sinks.contract import Known
 from cutline.spark_writer.transform.history import BEFORE_ALL, VERSIONED, Versioned, lake_columns
 from cutline.spark_writer.transform.rule import Rule, RuleFault
@@ -132,13 +132,23 @@ class Marked:
 Moded = Rule | Appended | Marked | Versioned
 
 
-def moded(rule: Rule, mode: Mode, images: Images) -> Moded:
+def moded(rule: Rule, source: TableSchema) -> Moded:
     """What becomes of a table's rows by its mode, after its rule. RuleFault if the mode can't be carried out."""
+    shape = source.shape or Shape()
+    mode: Mode = shape.mode
     if mode == "mirror":
         return rule
+    needed = () if rule.condition is None else rule.condition.needed
+    if generated := [name for name in needed if source.column(name).generated]:
+        # It would be null there, and an update that takes the row out could not be told from one outside.
+        raise RuleFault(
+            f"where of {source.table_id} needs the generated column {generated[0]}, which MariaDB leaves out of the row"
+            f" before an update, so that mode: {mode} could not tell which rows leave the condition",
+            "write the column's expression instead",
+        )
     if mode == "append":
         kinds = {name: kind for name, (kind, _) in APPENDED.items()}
-        return Appended(rule=rule, target=_with_own(rule.target, mode, kinds, key=()), both=images == "both")
+        return Appended(rule=rule, target=_with_own(rule.target, mode, kinds, key=()), both=shape.images == "both")
     if not rule.target.key:
         raise RuleFault(
             f"{rule.target.table_id} has no key, by which mode: {mode} finds the row of a change",

@@ -60,7 +60,7 @@ class Shaping:
             shape = schema.shape
             assert shape is not None
             rule = rule_of(self._session, schema, shape) if shape.ruled else plain_rule(schema)
-            known = moded(rule, shape.mode, shape.images)
+            known = moded(rule, schema)
             if len(self._rules) >= RULES:
                 self._rules.clear()
             self._rules[schema.hash] = known
