@@ -28,7 +28,7 @@ from cutline.spark_writer.sparing import Sparing
 
 logger = logging.getLogger("cutline.spark_writer")
 DERIVED, QUARANTINED, WAITING = "derived", "quarantined", "waiting"
-REST, LONGEST_REST = 10.0, 600.0
+REST, LONGEST_REST = 4.0, 600.0
 """Before a table that failed is tried again: this many times the seconds of that try, up to so many seconds."""
 
 

@@ -158,7 +158,7 @@ def test_each_publication_shows_the_queries_over_its_own_tables(
             w = newest(pipeline).w
             pipeline.until(lambda: newest(pipeline).w > w and shows(pipeline, revenue, best), "the next start")
             mariadb.execute(f"UPDATE {orders} SET amount = 20 WHERE id = 1000")
-            pipeline.until(lambda: shows(pipeline, ratio), "the third to come back", seconds=240.0)
+            pipeline.until(lambda: shows(pipeline, ratio), "the third to come back", 180.0)
         assert compared(shop, pipeline, reader, seen) >= 6
         shop.queries["revenue"] = REVENUE.replace("count(*) AS orders", "count(*) AS orders, max(o.amount) AS most")
         with writing(mesh):
