@@ -71,7 +71,7 @@ DERIVED: dict[str, tuple[str, list[str]]] = {
 }
 """Derived tables, in words that the source understands too; and the columns that identify their rows."""
 KINDS = {
-    HISTORY: " (history)", **dict.fromkeys(RULES, " (rule)"), **dict.fromkeys(DERIVED, " (query)")
+    HISTORY: " (SCD2)", **dict.fromkeys(RULES, " (rule)"), **dict.fromkeys(DERIVED, " (query)")
 }  # fmt: skip
 console = Console(highlight=False)
 
