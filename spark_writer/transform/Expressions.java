@@ -105,9 +105,9 @@ public class Expressions {
         return ((NamedExpression) analysed.get(at)).name();
     }
 
-    /** The type of a result, as Spark's JSON has it. */
+    /** The type of a result, as Spark SQL names it. */
     public String type(int at) {
-        return ((Expression) analysed.get(at)).dataType().json();
+        return ((Expression) analysed.get(at)).dataType().simpleString();
     }
 
     /** Which input a result is as it stands, -1 if it is computed. */

@@ -31,27 +31,13 @@ from cutline.common.schema import META_FIELDS, OP, Column, TableSchema
 from cutline.common.shape import Shape
 from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks import spark_columns
 from cutline.spark_writer.sinks.contract import TableFault
 
 _SOURCE = Path(__file__).with_name("Expressions.java")
 _KEPT = "kept "
 """The condition's name among the expressions: no column's name ends in a space."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemory(Error|Exception)|OutOfDirectMemoryError")
-_TYPES = {
-    "byte": "int",
-    "short": "int",
-    "integer": "int",
-    "long": "bigint",
-    "float": "float",
-    "double": "double",
-    "boolean": "bit(1)",
-    "string": "longtext",
-    "binary": "longblob",
-    "date": "date",
-    "timestamp": "timestamp(6)",
-    "timestamp_ntz": "datetime(6)",
-}
-"""By the name of Spark's type, a type of the source that the lake has alike."""
 _GONE = (Op.DELETE, Op.BEFORE, Op.TRUNCATE)
 """Operations whose row is not there afterwards, so that nothing is computed for it."""
 
@@ -283,8 +269,12 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
             element = None if column.element_id is None else last
             made.append(replace(column, name=name, field_id=number, element_id=element))
         else:
-            kind = _source_type(source, name, expressions.type(at).strip('"'))
-            made.append(Column(name=name, field_id=number, mysql_type=kind, nullable=True, computed=True))
+            kind = str(expressions.type(at))
+            computed = spark_columns.computed(name, number, kind)
+            if computed is None:
+                sentence = f"the column {name} that select of {source.table_id} computes is of the type {kind}"
+                raise RuleFault(sentence, spark_columns.REMEDY)
+            made.append(computed)
     by_source = {theirs: name for name, theirs in reversed(plain.items())}
     if missing := [name for name in source.key if name not in by_source]:
         raise RuleFault(
@@ -305,18 +295,6 @@ def _given(source: TableSchema, column: Column) -> Column:
     if column.name not in source.masked:
         return column
     return Column(name=column.name, field_id=column.field_id, mysql_type="longtext", nullable=True, charset="utf8mb4")
-
-
-def _source_type(source: TableSchema, name: str, kind: str) -> str:
-    """A type of the source that the lake has as Spark's type of a computed column."""
-    if kind.startswith("decimal("):
-        return kind
-    if kind not in _TYPES:
-        raise RuleFault(
-            f"the column {name} that select of {source.table_id} computes is of the type {kind}",
-            "cast it to a number, text, binary, boolean, date or timestamp",
-        )
-    return _TYPES[kind]
 
 
 def _java_list(session: SparkSession, items: Sequence[Any]) -> Any:

@@ -28,6 +28,7 @@ from cutline.common.store.records import Content, Work
 from cutline.common.table_id import split_table_id
 from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks import spark_columns
 from cutline.spark_writer.sinks.contract import DerivedFault, Made
 from cutline.spark_writer.sinks.iceberg import objects
 from cutline.spark_writer.sinks.iceberg.changes import replace_all
@@ -45,21 +46,6 @@ _SOURCE = Path(__file__).with_name("Queries.java")
 PLAN_CHARACTERS = 4000
 """So much of Spark's plan is kept for people."""
 _REMEDY = "correct sql in derived"
-_TYPES = {
-    "tinyint": "int",
-    "smallint": "int",
-    "int": "int",
-    "bigint": "bigint",
-    "float": "float",
-    "double": "double",
-    "boolean": "bit(1)",
-    "string": "longtext",
-    "binary": "longblob",
-    "date": "date",
-    "timestamp": "timestamp(6)",
-    "timestamp_ntz": "datetime(6)",
-}
-"""By the name of Spark's type, a type of the source that the lake has alike."""
 
 
 def reads_of(jvm: Jvm, name: str, sql: str) -> list[str]:
@@ -108,14 +94,11 @@ def schema_of(name: str, rows: DataFrame) -> TableSchema:
             raise DerivedFault(f"the query of {name} has two columns {each.name}", "give one another name by AS")
         if not each.name.strip():
             raise DerivedFault(f"the query of {name} has a column without a name", "give it one by AS")
-        if kind not in _TYPES and not kind.startswith("decimal("):
-            raise DerivedFault(
-                f"the column {each.name} of the query of {name} is of the type {kind}",
-                "cast it to a number, text, binary, boolean, date or timestamp",
-            )
-        made.append(
-            Column(name=each.name, field_id=number, mysql_type=_TYPES.get(kind, kind), nullable=True, computed=True)
-        )
+        column = spark_columns.computed(each.name, number, kind)
+        if column is None:
+            sentence = f"the column {each.name} of the query of {name} is of the type {kind}"
+            raise DerivedFault(sentence, spark_columns.REMEDY)
+        made.append(column)
     return TableSchema(table_id=name, columns=tuple(made), key=(), last_field_id=len(made))
 
 
