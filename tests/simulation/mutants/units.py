@@ -471,4 +471,41 @@ UNITS = (
         "test_holds.py::"
         "test_a_table_that_changes_in_each_generation_is_read_again_at_once_and_then_ever_more_rarely",
     ),
+    unit(
+        "a table is read though it can't have its mask",
+        "services/enumerator/finding.py",
+        "    if item.schema is None or item.fault is not None:\n",
+        "    if item.schema is None:\n",
+        "test_enumerator_tables.py::"
+        "test_a_table_that_can_t_have_its_rule_comes_back_when_it_has_another_also_after_a_restore",
+    ),
+    unit(
+        "a quarantine for a rule lasts when the rule was changed",
+        "services/enumerator/table_commands.py",
+        "    if table.phase == QUARANTINED and table.cause is not None and table.cause.code is Code.RULE:\n",
+        "    if False:\n",
+        "test_enumerator_tables.py::"
+        "test_a_table_that_can_t_have_its_rule_comes_back_when_it_has_another_also_after_a_restore",
+    ),
+    unit(
+        "a column that only the condition needs is not read",
+        "common/shape.py",
+        "        texts += [] if self.where is None else [self.where.lower()]\n",
+        "",
+        "test_shape.py::test_a_column_is_left_out_only_if_no_part_of_the_rule_can_mean_it",
+    ),
+    unit(
+        "rows of before a masked column had its name are delivered in clear",
+        "common/masking.py",
+        "        if lacking := [name for name in shape.mask if not schema.has(name)]:\n",
+        "        if lacking := []:\n",
+        "test_masking.py::test_rows_of_before_a_column_had_its_name_are_not_delivered_in_clear",
+    ),
+    unit(
+        "a derived table stays as it is though what it reads has changed",
+        "spark_writer/derived.py",
+        "            known.reads[each] == content or self._same_rows(each, known.reads[each], content)\n",
+        "            True\n",
+        "test_derived.py::test_tables_are_computed_in_order_of_dependence_and_only_if_what_they_read_has_changed",
+    ),
 )
