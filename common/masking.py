@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common.causes import Cause, Code
-from cutline.common.errors import NextGeneration, SourceLost
+from cutline.common.errors import ConfigError, NextGeneration, SourceLost
 from cutline.common.mask_key import HASH_CHARACTERS, MaskKey
 from cutline.common.schema import TableSchema
 
@@ -65,6 +65,16 @@ def unfit_mask(schema: TableSchema, chunk_key: Collection[str] = ()) -> Cause | 
     return None
 
 
+def lacks_masked(schema: TableSchema) -> Cause | None:
+    """Why rows of this schema must not be delivered, nor the lake's table follow it, None if they may: a column that is
+    to be masked has another name in it, so that its values would come in clear, into a column that has hashes."""
+    for name in schema.shape.mask if schema.shape is not None else ():
+        if not schema.has(name):
+            sentence = f"{schema.table_id} has no column {name} there, which is to be masked, so it is read again"
+            return Cause(Code.CHANGED, sentence)
+    return None
+
+
 class Masks:
     """The keys of one process: each as the place of the key had it when it was first needed."""
 
@@ -75,13 +85,12 @@ class Masks:
 
     def masked(self, batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
         """A batch that was decoded by `schema.clear`, as `schema` has it. NextGeneration if a column that is to be
-        masked has another name in it; SourceLost if this process has another key."""
+        masked has another name in it; SourceLost if this process has another key, or none."""
         shape = schema.shape
         if shape is None or not shape.mask:
             return batch
-        if lacking := [name for name in shape.mask if not schema.has(name)]:
-            sentence = f"{schema.table_id} had no column {lacking[0]} yet, which is to be masked, so it is read again"
-            raise NextGeneration(Cause(Code.CHANGED, sentence), schema.table_id)
+        if (cause := lacks_masked(schema)) is not None:
+            raise NextGeneration(cause, schema.table_id)
         key = self._key(schema.table_id, str(shape.mask_key))
         for at, field in enumerate(batch.schema):
             if field.name in schema.masked:
@@ -89,8 +98,12 @@ class Masks:
         return batch
 
     def _key(self, table_id: str, fingerprint: str) -> MaskKey:
-        if fingerprint not in self._keys and (key := self._load()) is not None:
-            self._keys[key.fingerprint] = key
+        try:
+            if fingerprint not in self._keys and (key := self._load()) is not None:
+                self._keys[key.fingerprint] = key
+        except ConfigError as error:  # tables without a mask go on
+            cause = error.cause.before(f"A reader can't mask {table_id}: ").advised("then retry the table")
+            raise SourceLost(cause, table_id) from error
         if fingerprint not in self._keys:
             cause = Cause(
                 Code.RULE,

@@ -24,8 +24,8 @@ _ITSELF = re.compile(r"[\w ]*", re.ASCII)
 """A text that means itself, also as a pattern."""
 _NAME = r"(?:[a-z0-9_]+|`[^`]+`)"
 _EXCEPT = re.compile(rf"\s*\*\s*except\s*\(\s*({_NAME}(?:\s*,\s*{_NAME})*)\s*\)\s*", re.ASCII)
-_STAR = re.compile(r"(?:^|[^\w\s)\]'\"`])\s*\*")
-"""A `*` that no operand is before: it may stand for all columns."""
+_STAR = re.compile(r"(?:^|[^\w\s)\]'\"`]|\b(?:all|distinct)\b)\s*\*|--")
+"""A `*` that no operand is before: it may stand for all columns. So may one behind a comment, up to a line's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

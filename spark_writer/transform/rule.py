@@ -168,7 +168,9 @@ def _inside(ops: pa.ChunkedArray, kept: pa.ChunkedArray) -> tuple[pa.Array, pa.A
 
 def plain_rule(source: TableSchema) -> Rule:
     """The rule that leaves rows as readers give them."""
-    target = replace(source, shape=None, columns=tuple(_given(source, column) for column in source.columns))
+    columns = tuple(_given(source, column) for column in source.columns)
+    shown = None if source.shown is None else tuple(_given(source, column) for column in source.shown)
+    target = replace(source, shape=None, columns=columns, shown=shown)
     target.__dict__["hash"] = source.hash
     names = {column.name: column.name for column in source.columns}
     return Rule(target=target, plain=names, computed=None, condition=None, keeps=True)
@@ -291,8 +293,8 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
 
 
 def _given(source: TableSchema, column: Column) -> Column:
-    """A column as readers give it: one that is masked is text."""
-    if column.name not in source.masked:
+    """A column, of the source or of those that the lake shows, as readers give it: one that is masked is text."""
+    if not any(known.field_id == column.field_id for known in map(source.column, source.masked)):
         return column
     return Column(name=column.name, field_id=column.field_id, mysql_type="longtext", nullable=True, charset="utf8mb4")
 

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cutline.common.masking import NO_MASKS, Masks
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import OP, SEQ, TABLE, TableSchema
 from cutline.services.sources.contract import Changes, Route, TableFault
@@ -46,6 +47,7 @@ class FollowingCursor:
     position: Position
     routes: dict[str, Route]
     server_id: int = 77001
+    masks: Masks = NO_MASKS
     rows: list[dict[str, Any]] = field(default_factory=list)
     faults: list[TableFault] = field(default_factory=list)
     schemas: list[str] = field(default_factory=list)
@@ -53,7 +55,7 @@ class FollowingCursor:
     seq: int = 0
 
     def __post_init__(self) -> None:
-        self.cursor = BinlogCursor(lambda: connect(source_of(self.server)), server_id=self.server_id)
+        self.cursor = BinlogCursor(lambda: connect(source_of(self.server)), server_id=self.server_id, masks=self.masks)
 
     def read(self, **limits: Any) -> Changes:
         given = {"until": None, "max_rows": 100_000, "max_bytes": 64 << 20, "wait_seconds": 0.3} | limits

@@ -196,6 +196,37 @@ def test_ended_versions_keep_a_dropped_column_and_get_the_default_of_a_new_one(b
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("policy", ["evolve", "ignore"])
+def test_masked_columns_stay_text_where_the_lake_shows_other_columns_than_the_source(
+    bench: SparkBench, policy: Any
+) -> None:
+    modes: tuple[Any, ...] = ("mirror", "append", "soft-delete", "history")
+    made = []
+    for mode in modes:
+        shape = Shape(mask=("amount",), mask_key="0" * 16, mode=mode)
+        table = replace(schema(f"shop.{mode}", ("id",), id="int", amount="int", note="int", n="int"), shape=shape)
+        bench.journal.table(table)
+        bench.journal.chunk(table, [{"id": n, "amount": "ab" * 16, "note": 1, "n": 2} for n in (1, 2)])
+        made.append(table)
+    bench.journal.checkpoint()
+    start = bench.apply()
+    for table in made:
+        later = table.followed(table.drop_column("note"), policy)
+        later = later.followed(later.rename_column("n", "m"), policy)
+        bench.journal.table(later)
+        change = {"id": 1, "amount": "cd" * 16, "m": 3}
+        bench.journal.change(later, ("+U", change), ("-D", change | {"id": 2, "amount": None}))
+    bench.journal.checkpoint()
+    bench.apply(start)
+    assert not start.progress.quarantined
+    name = "m" if policy == "evolve" else "n"
+    for table, rows in zip(made, (1, 4, 2, 3), strict=True):
+        names, found = bench.rows(table.table_id)
+        assert names[-4:] == ("id", "amount", "note", name)
+        assert len(found) == rows
+        assert ("cd" * 16, 3) in {(row["amount"], row[name]) for row in found}
+
+
 def test_a_mode_that_can_not_be_carried_out_holds_its_table_back(bench: SparkBench) -> None:
     own = replace(schema("shop.own", ("id",), id="int", _OP="int"), shape=Shape(mode="append"))
     keyless = replace(schema("shop.keyless", (), id="int"), shape=Shape(mode="history"))

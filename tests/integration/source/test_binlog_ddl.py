@@ -9,7 +9,10 @@ from typing import Any
 import pymysql
 import pytest
 
+from cutline.common.mask_key import MaskKey
+from cutline.common.masking import Masks
 from cutline.common.schema import OP, TABLE
+from cutline.common.shape import Shape
 from cutline.services.sources.contract import GenerationEnded, TableUnreadable
 from tests.support.binlog_streams import plain
 from tests.support.databases import Database, MariaDB, MySQL
@@ -50,6 +53,31 @@ def test_columns_that_are_added_renamed_widened_and_dropped_are_followed(source:
     ]
     assert rows[1]["d"] == "x"
     assert rows[2]["w"] == 1 << 40
+
+
+@pytest.mark.parametrize(
+    "clause", ["RENAME COLUMN w TO ww", "CHANGE W ww BIGINT", "DROP w", "ADD w2 INT, RENAME COLUMN w TO w1"]
+)
+def test_a_masked_column_that_gets_another_name_is_not_followed(source: Database, database: str, clause: str) -> None:
+    """Else the lake's column of hashes would become one of numbers, and nobody could read the table."""
+    key = MaskKey.of_text("a key of tests, long enough")
+    table, other = f"{database}.a", f"{database}.b"
+    source.execute(*(f"CREATE TABLE {name} (id INT PRIMARY KEY, w INT, v INT)" for name in (table, other)))
+    with stream(source, [table, other], masks=Masks(lambda: key)) as it:
+        shape = Shape(mask=("w",), mask_key=key.fingerprint)
+        it.routes[table] = replace(it.routes[table], schema=replace(it.routes[table].schema, shape=shape))
+        source.execute(
+            f"INSERT INTO {table} VALUES (1, 77, 1)",
+            f"ALTER TABLE {table} RENAME COLUMN v TO vv",
+            f"INSERT INTO {table} VALUES (2, 77, 1)",
+            f"ALTER TABLE {table} {clause}",
+            f"INSERT INTO {other} VALUES (3, 77, 1)",
+        )
+        rows = it.drain()
+    assert [(row["id"], row["w"]) for row in rows] == [(n, key.hashes([b"77"])) for n in (1, 2)] + [(3, 77)]
+    assert len(it.schemas) == 1
+    assert [(fault.table_id, type(fault)) for fault in it.faults] == [(table, GenerationEnded)]
+    assert "has no column w there, which is to be masked" in str(it.faults[0].cause)
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,22 @@ def test_a_process_with_another_key_delivers_nothing() -> None:
     assert masks.masked(batch, schema).schema == schema.arrow  # and it is kept: `loads` is empty
 
 
+def test_a_process_without_a_key_fails_for_the_masked_table_alone() -> None:
+    def load() -> MaskKey:
+        raise ConfigError("the file of the key is not there", "make it")
+
+    schema = people("name")
+    with pytest.raises(
+        SourceLost, match=r"can't mask shop.people: the file of the key is not there; make it; then retry"
+    ) as error:
+        Masks(load).masked(pa.RecordBatch.from_pylist([], schema=schema.clear.arrow), schema)
+    assert error.value.table == "shop.people"
+
+
 def test_rows_of_before_a_column_had_its_name_are_not_delivered_in_clear() -> None:
     schema = people("name")
     older = replace(schema, columns=tuple(replace(c, name=c.name.replace("name", "nom")) for c in schema.columns))
-    with pytest.raises(NextGeneration, match="had no column name yet, which is to be masked"):
+    with pytest.raises(NextGeneration, match="has no column name there, which is to be masked"):
         Masks(lambda: KEY).masked(pa.RecordBatch.from_pylist([], schema=older.clear.arrow), older)
 
 

@@ -24,6 +24,8 @@ ODD = {"family name", "größe"}
         (["* EXCEPT (`family name`)"], None, set(COLUMNS)),
         (["id * 2 AS twice", "(id)* 3 AS thrice"], None, {"id"} | ODD),
         (["id", "struct(*) AS s"], None, set(COLUMNS)),
+        (["id", "to_json(struct(ALL *)) AS s"], None, set(COLUMNS)),
+        (["id", "hash(-- all of them\n*) AS s"], None, set(COLUMNS)),
         (["id", "struct(x.*) AS s"], None, set(COLUMNS)),
         (["id", "hash(id, *) AS s"], None, set(COLUMNS)),
         (["id AS `my id`"], None, {"id"} | ODD),

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import NextGeneration, SourceLost
-from cutline.common.masking import NO_MASKS, Masks
+from cutline.common.masking import NO_MASKS, Masks, lacks_masked
 from cutline.common.mesh.messages import Key
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, OP, POS, SEQ, TableSchema
@@ -264,7 +264,10 @@ class Routes:
     # ---- what happens to a table ----
 
     def evolve(self, route: Route, new: TableSchema, ddl: str) -> None:
-        """The table has another schema from here on."""
+        """The table has another schema from here on, unless a column that is to be masked has another name in it."""
+        if (cause := lacks_masked(new)) is not None:
+            self.fault(GenerationEnded, route.table_id, cause.at(self._scanner.event_place))
+            return
         seq = self._scanner.take_seq()
         self._scanner.stop_at_next_end()
         self.schemas.append(

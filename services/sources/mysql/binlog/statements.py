@@ -20,6 +20,7 @@ from cutline.services.sources.mysql.binlog.event_bodies import statement, xid_in
 from cutline.services.sources.mysql.binlog.replay import ROLLED_BACK_TO_SAVEPOINT, Replay
 from cutline.services.sources.mysql.binlog.routes import Routes
 from cutline.services.sources.mysql.binlog.scanner import GO, Scanner
+from cutline.services.sources.mysql.binlog.sql import tokens_of
 from cutline.services.sources.mysql.server import Server
 
 
@@ -90,11 +91,12 @@ class Statements:
         ):
             route = self._routes.active(effect.table_id)
             if route is not None:
-                self._apply(effect, route, text)
+                self._apply(effect, route, text, sql_mode)
 
-    def _apply(self, effect: ddl.Effect, route: Route, text: str) -> None:
+    def _apply(self, effect: ddl.Effect, route: Route, text: str, sql_mode: int) -> None:
         table_id, where = route.table_id, self._scanner.event_place
         during_snapshot = self._routes.before_high(route)
+        shown = ddl.shown(text, list(tokens_of(text, sql_mode, mariadb=not self._server.mysql)))
         new = effect.schema if isinstance(effect, ddl.Evolve) else None
         looks_same = new is not None and new.look == route.schema.look
         match effect:
@@ -105,7 +107,7 @@ class Statements:
             case ddl.Evolve() | ddl.Restart() if self._halts and not during_snapshot and not looks_same:
                 cause = Cause(
                     Code.SCHEMA_CHANGE,
-                    f"{table_id} was changed at {where}, and schema_changes: halt stops it there: {ddl.shown(text)}",
+                    f"{table_id} was changed at {where}, and schema_changes: halt stops it there: {shown}",
                     "prepare its consumers, then have it read again",
                 )
                 self._routes.fault(TableUnreadable, table_id, cause)
@@ -114,5 +116,5 @@ class Statements:
             case ddl.Restart():
                 self._routes.fault(GenerationEnded, table_id, effect.cause.at(where))
             case _:
-                sentence = f"{table_id} was altered during its snapshot, at {where}: {ddl.shown(text)}"
+                sentence = f"{table_id} was altered during its snapshot, at {where}: {shown}"
                 self._routes.fault(GenerationEnded, table_id, Cause(Code.CHANGED, sentence))

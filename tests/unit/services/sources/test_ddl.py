@@ -414,3 +414,23 @@ def test_a_table_with_a_rule_is_read_again_where_its_columns_change_and_only_the
     (effect,) = classify("ALTER TABLE orders ADD c INT", "shop", moded, primary=KEYED)
     assert isinstance(effect, Evolve)
     assert effect.schema.shape == Shape(mode="append")
+
+
+def test_no_message_has_values_of_rows_that_a_statement_has() -> None:
+    """A column that has them may be masked."""
+    for statement, shown in {
+        "UPDATE orders SET name = 'clear', price=12.5, n = 0x41 WHERE `the id` IN (3, -4); # clear":
+            "UPDATE orders SET name = ?, price = ?, n = ? WHERE `the id` IN(?, - ?);",
+        "INSERT INTO crm.orders VALUES (1, _utf8mb4'cle', \"clear\", X'41', DATE '1977-01-02')":
+            "INSERT INTO crm.orders VALUES(?, _utf8mb4 ?, ?, ?, DATE ?)",
+        "INSERT INTO orders VALUES ('cle', 'clear, which is cut": "INSERT INTO orders VALUES(?,",
+        "CREATE TABLE orders AS SELECT 'clear' AS name": "CREATE TABLE orders AS SELECT ? AS name",
+        "PERHAPS 'clear' orders": "PERHAPS ? orders",
+        "ALTER TABLE orders ADD c VARCHAR(4) DEFAULT (f(1))": "ALTER TABLE orders ADD c VARCHAR(4) DEFAULT (f(1))",
+    }.items():  # fmt: skip
+        for effect in effects(statement):
+            assert isinstance(effect, Quarantine | Restart)
+            assert shown in str(effect.cause)
+            assert "cle" not in str(effect.cause)
+            assert "1977" not in str(effect.cause)
+        assert effects(statement)
