@@ -77,9 +77,10 @@ class Incarnation:
         clock: Clock = time,
         pool: Callable[..., Executor] = ThreadPoolExecutor,
         derived: Sequence[DerivedTable] = (),
+        over: Callable[[], bool] = lambda: False,
     ) -> None:
         """Claim w and continue from the newest publication on the chain; `pool` makes the threads that work on tables,
-        `derived` are the definition's derived tables.
+        `derived` are the definition's derived tables. `over` tells, in a derived table's query, if the start is to end.
 
         `reached` is called with the name of each point reached in the order above: claimed, applying, applied,
         published, shown, recorded.
@@ -101,7 +102,7 @@ class Incarnation:
         side_by_side = SideBySide(self._pool, sink.enter)
         self.upkeep: Upkeep = sink.begin(self.progress, self._journal, side_by_side)
         self._sparing = Sparing(sink, side_by_side, self._check_sink)
-        self.derived = Derivations(derived, sink, self._sparing, clock=clock, pipeline=store.name)
+        self.derived = Derivations(derived, sink, self._sparing, clock=clock, pipeline=store.name, over=over)
         self._kept_pending = False
         self._publish_from = store.removal.retired()[0]
         self._shown: Publication | None = None

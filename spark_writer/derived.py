@@ -14,7 +14,7 @@ but not sooner than REST times as long as the last try took, so that a query tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cutline.common.causes import Cause, Code
@@ -45,14 +45,23 @@ class Derivations:
     """The derived tables of one pipeline, for one start."""
 
     def __init__(
-        self, listed: Sequence[DerivedTable], sink: Sink, sparing: Sparing, *, clock: Clock, pipeline: str
+        self,
+        listed: Sequence[DerivedTable],
+        sink: Sink,
+        sparing: Sparing,
+        *,
+        clock: Clock,
+        pipeline: str,
+        over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`listed` are those of the definition. Nothing is parsed yet."""
+        """`listed` are those of the definition; `over` tells whether the start is to end, which ends a query that is
+        computed. Nothing is parsed yet."""
         self._listed = {each.name: each for each in listed}
         self._sink = sink
         self._sparing = sparing
         self._clock = clock
         self._pipeline = pipeline
+        self._over = over
         self._reads: dict[str, list[str] | Cause] = {}
         self._failed: dict[str, _Try] = {}
         self._unshown: set[str] = set()  # what the last publication has of them was not shown
@@ -226,7 +235,7 @@ class Derivations:
         name, began = table.name, self._clock.monotonic()
 
         def make(name: str) -> Made:
-            return self._sink.derive(name, table.sql, reads, work, checkpoint=record.n)
+            return self._sink.derive(name, table.sql, reads, work, checkpoint=record.n, over=self._over)
 
         good, failed = self._sparing.each([name], make, undo=lambda name: self._sink.rewind(name, work))
         seconds = self._clock.monotonic() - began

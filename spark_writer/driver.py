@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cutline.common import logs
@@ -130,7 +131,12 @@ class Driver:
                 sink = self._ports.engine.open(self._store, version)
                 derived = derived_of(self._store.definition(version) or {})
                 incarnation = Incarnation(
-                    self._store, sink, clock=self._clock, pool=self._ports.pool, derived=derived
+                    self._store,
+                    sink,
+                    clock=self._clock,
+                    pool=self._ports.pool,
+                    derived=derived,
+                    over=partial(self._is_overtaken, version),
                 )
                 lead.report(self._progress(incarnation))
                 published_at_start = incarnation.progress.published
@@ -153,6 +159,11 @@ class Driver:
             finally:
                 if incarnation is not None:
                     incarnation.close()
+
+    def _is_overtaken(self, version: int) -> bool:
+        """Whether what a start by this version of the definition computes is in vain, so that it need not be finished:
+        a query of a derived table may take for ever."""
+        return self._lead.stop.is_set() or self._store.deleting() or self._version() != version
 
     def _is_sure(self) -> bool:
         return self._lead.is_sure(self._clock.monotonic())

@@ -180,11 +180,19 @@ class Sink(Protocol):
         of such tables."""
 
     def derive(
-        self, name: str, sql: str, reads: Mapping[str, tuple[str, Content]], done: Work | None, *, checkpoint: int
+        self,
+        name: str,
+        sql: str,
+        reads: Mapping[str, tuple[str, Content]],
+        done: Work | None,
+        *,
+        checkpoint: int,
+        over: Callable[[], bool],
     ) -> Made:
         """Compute a derived table: exactly the query over the tables at these contents, which are given with the ids of
         the tables by the names in the query. It goes on from `done` (None: it has no work).
 
+        `over`, asked by another thread meanwhile, tells whether this start is to end: Unavailable, soon after it is.
         DerivedFault, with the engine's sentence, if the query is refused; ForeignCommit as `foreign`.
         """
 

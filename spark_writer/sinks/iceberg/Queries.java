@@ -2,21 +2,33 @@ package cutline;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeSet;
 import org.apache.spark.sql.catalyst.analysis.CTESubstitution;
+import org.apache.spark.sql.catalyst.analysis.PlanWithUnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
+import org.apache.spark.sql.catalyst.analysis.ResolvedInlineTable;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
+import org.apache.spark.sql.catalyst.plans.logical.Range;
 import org.apache.spark.sql.catalyst.plans.logical.Sample;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
+import org.apache.spark.sql.catalyst.plans.logical.UnionLoopRef;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.SparkSqlParser;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.Function1;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
@@ -29,16 +41,19 @@ public class Queries {
     private LogicalPlan parsed;
     private boolean travels;
     private final List named = new ArrayList();
+    private final TreeSet indirect = new TreeSet();
 
     /** Makes them, since a class that is compiled at run time is reached by an object of it. */
     public static class Maker {
         public Maker() {}
 
         /** Parse a query; a ParseException of Spark's. */
-        public Queries parse(SparkSession session, String sql) throws Exception {
+        public Queries parse(String sql) throws Exception {
             Queries found = new Queries();
+            // Spark's own parser: that of the session, Iceberg's, takes any statement for a query, also a DROP TABLE.
+            LogicalPlan query = new SparkSqlParser().parseQuery(sql);
             // So that a name of WITH is not taken for a table, and what it stands for is looked through too.
-            found.parsed = CTESubstitution.apply(session.sessionState().sqlParser().parseQuery(sql));
+            found.parsed = CTESubstitution.apply(query);
             found.lookThrough(found.parsed);
             return found;
         }
@@ -48,6 +63,21 @@ public class Queries {
             TreeSet<String> found = new TreeSet<String>();
             collect(analysed, found);
             return new ArrayList<String>(found);
+        }
+
+        /**
+         * What an analysed query reads that is neither a table of `rows` (Dataset, by name) nor made by the query
+         * itself, by Spark's names. Asked of what Spark made of the query, so that no way to name a table is missed.
+         */
+        public List beyond(LogicalPlan analysed, Map rows) {
+            Set tables = Collections.newSetFromMap(new IdentityHashMap());
+            Iterator each = rows.values().iterator();
+            while (each.hasNext()) {
+                leaves(((Dataset) each.next()).queryExecution().analyzed(), tables, null);
+            }
+            TreeSet found = new TreeSet();
+            leaves(analysed, tables, found);
+            return new ArrayList(found);
         }
     }
 
@@ -63,6 +93,11 @@ public class Queries {
         return travels;
     }
 
+    /** The clauses by which the query names tables, or versions of them, where no name is seen. */
+    public List indirect() {
+        return new ArrayList(indirect);
+    }
+
     /** The query over these rows (Dataset), by the parts of the names in their places; an AnalysisException of Spark's. */
     public Dataset over(SparkSession session, Map rows) {
         LogicalPlan plan = (LogicalPlan) parsed.transformUpWithSubqueries(new Placed(rows));
@@ -71,7 +106,14 @@ public class Queries {
 
     private void lookThrough(LogicalPlan plan) {
         if (plan instanceof UnresolvedRelation) {
-            named.add(parts((UnresolvedRelation) plan));
+            UnresolvedRelation relation = (UnresolvedRelation) plan;
+            named.add(parts(relation));
+            if (!relation.options().isEmpty() || relation.isStreaming()) {
+                indirect.add("options of a table");
+            }
+        }
+        if (plan instanceof PlanWithUnresolvedIdentifier) {
+            indirect.add("IDENTIFIER");
         }
         travels |= plan instanceof RelationTimeTravel;
         Iterator expressions = CollectionConverters.asJava(plan.expressions()).iterator();
@@ -96,6 +138,46 @@ public class Queries {
 
     private static List parts(UnresolvedRelation relation) {
         return CollectionConverters.asJava(relation.multipartIdentifier());
+    }
+
+    /** Put the tables that a plan reads into `tables`; or if `found` is given, other leaves than those into `found`. */
+    private static void leaves(LogicalPlan plan, Set tables, TreeSet found) {
+        Iterator expressions = CollectionConverters.asJava(plan.expressions()).iterator();
+        while (expressions.hasNext()) {
+            leaves((Expression) expressions.next(), tables, found);
+        }
+        Iterator children = CollectionConverters.asJava(plan.children()).iterator();
+        boolean leaf = !children.hasNext();
+        while (children.hasNext()) {
+            leaves((LogicalPlan) children.next(), tables, found);
+        }
+        if (!leaf) {
+            return;
+        }
+        if (found == null) {
+            if (plan instanceof DataSourceV2Relation) {
+                tables.add(((DataSourceV2Relation) plan).table());
+            }
+        } else if (plan instanceof DataSourceV2Relation
+                ? !tables.contains(((DataSourceV2Relation) plan).table())
+                : !(plan instanceof OneRowRelation
+                        || plan instanceof LocalRelation
+                        || plan instanceof ResolvedInlineTable
+                        || plan instanceof Range
+                        || plan instanceof CTERelationRef
+                        || plan instanceof UnionLoopRef)) {
+            found.add(plan.nodeName());
+        }
+    }
+
+    private static void leaves(Expression expression, Set tables, TreeSet found) {
+        if (expression instanceof PlanExpression) {
+            leaves((LogicalPlan) ((PlanExpression) expression).plan(), tables, found);
+        }
+        Iterator children = CollectionConverters.asJava(expression.children()).iterator();
+        while (children.hasNext()) {
+            leaves((Expression) children.next(), tables, found);
+        }
     }
 
     private static void collect(LogicalPlan plan, TreeSet<String> found) {

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from cutline.common.errors import Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store.records import Content, Work
 from cutline.common.table_id import split_table_id
@@ -44,6 +47,8 @@ from cutline.spark_writer.sinks.iceberg.works import content_of, living_rows, sn
 
 _SOURCE = Path(__file__).with_name("Queries.java")
 PLAN_CHARACTERS = 4000
+LOOK_SECONDS = 1.0
+"""A query that is computed is given up so long after its start is to end, at most."""
 """So much of Spark's plan is kept for people."""
 _REMEDY = "correct sql in derived"
 
@@ -54,6 +59,9 @@ def reads_of(jvm: Jvm, name: str, sql: str) -> list[str]:
     query = _parsed(jvm, name, sql)
     if query.travels():
         raise DerivedFault(f"the query of {name} names a version of a table", "name the table alone")
+    if indirect := [str(each) for each in items(query.indirect())]:
+        has = ", ".join(indirect)
+        raise DerivedFault(f"the query of {name} has {has}, which no derived table may have", "name each table alone")
     found: dict[str, None] = {}
     for parts in items(query.named()):
         names = [str(part) for part in items(parts)]
@@ -78,6 +86,8 @@ def rows_of(jvm: Jvm, name: str, sql: str, reads: Mapping[str, tuple[str, Conten
     with _refused(name):
         found = query.over(session._jsparkSession, placed)
     maker = one_of(session.sparkContext, _SOURCE, "Queries$Maker")
+    if beyond := [str(each) for each in items(maker.beyond(found.queryExecution().analyzed(), placed))]:
+        raise DerivedFault(f"the query of {name} reads more than tables of this pipeline: {', '.join(beyond)}", _REMEDY)
     if unsteady := [str(each) for each in items(maker.unsteady(found.queryExecution().analyzed()))]:
         raise DerivedFault(
             f"the query of {name} uses {', '.join(unsteady)}, whose value does not depend on the tables alone", _REMEDY
@@ -109,7 +119,13 @@ def generation_of(schema: TableSchema) -> int:
 
 
 def derive(
-    start: Start, name: str, sql: str, reads: Mapping[str, tuple[str, Content]], done: Work | None, checkpoint: int
+    start: Start,
+    name: str,
+    sql: str,
+    reads: Mapping[str, tuple[str, Content]],
+    done: Work | None,
+    checkpoint: int,
+    over: Callable[[], bool],
 ) -> Made:
     """Compute a derived table anew, as a commit on the start's branch; see `Sink.derive`."""
     jvm, tables = start.lake.jvm, start.tables
@@ -129,7 +145,8 @@ def derive(
     table.begin_generation(schema, generation)
     layout = table.layout(schema, generation)
     start.layouts[name] = layout
-    added = _written(jvm, table, layout, rows, f"{start.lake.pipeline}: derived table {name} at {checkpoint}")
+    with _ending(jvm, f"{start.lake.pipeline}: derived table {name} at {checkpoint}", over):
+        added = _written(jvm, table, layout, rows)
     tables.begun.add(name)
     head = table.commit(
         branch=start.branch,
@@ -156,7 +173,36 @@ def same_rows(table: LakeTable, before: Content, now: Content) -> bool:
     return at is not None
 
 
-def _written(jvm: Jvm, table: LakeTable, layout: Layout, rows: DataFrame, about: str) -> list[Any]:
+@contextmanager
+def _ending(jvm: Jvm, about: str, over: Callable[[], bool]) -> Iterator[None]:
+    """Name Spark's jobs of this thread, and cancel them once the start is `over`: a query may take for ever, and the
+    definition that no longer has it is taken by the next start."""
+    context: Any = jvm.session.sparkContext
+    group, done, cancelled = f"cutline derived {uuid.uuid4().hex}", threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(LOOK_SECONDS):
+            with suppress(Exception):  # the store does not answer, or the JVM has ended
+                if cancelled.is_set() or over():
+                    cancelled.set()
+                    context.cancelJobGroup(group)  # again and again: a query may have several jobs
+
+    watching = threading.Thread(target=watch, name="cutline-derived", daemon=True)
+    watching.start()
+    context.setJobGroup(group, about, interruptOnCancel=True)
+    try:
+        yield
+    except Exception as error:
+        if cancelled.is_set():
+            raise Unavailable(f"{about} was given up", "starting again, as this start is to end") from error
+        raise
+    finally:
+        done.set()
+        for key in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            context.setLocalProperty(key, None)
+
+
+def _written(jvm: Jvm, table: LakeTable, layout: Layout, rows: DataFrame) -> list[Any]:
     """Write a query's rows on Spark's executors; return Iceberg's DataFiles."""
     portable, folder, grants = layout.portable, table.new_file(""), objects.grants()
 
@@ -164,14 +210,9 @@ def _written(jvm: Jvm, table: LakeTable, layout: Layout, rows: DataFrame, about:
         objects.accept(grants)
         yield written(lambda: new_data_file(folder), _in_lake(batches, portable.arrow), portable)
 
-    context = jvm.session.sparkContext
     with kernels(f"the query of {table.table_id} failed"):
-        context.setLocalProperty("spark.job.description", about)
-        try:
-            named: Any = rows.toDF(*(str(number) for number in range(len(rows.columns))))
-            lines = named.mapInArrow(write, WRITTEN).collect()
-        finally:
-            context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+        named: Any = rows.toDF(*(str(number) for number in range(len(rows.columns))))
+        lines = named.mapInArrow(write, WRITTEN).collect()
         return [data_file(table, line.path, layout, line.partition) for line in lines]
 
 
@@ -191,7 +232,7 @@ def _plan(rows: Any) -> str:
 def _parsed(jvm: Jvm, name: str, sql: str) -> Any:
     session: Any = jvm.session
     with _refused(name):
-        return one_of(session.sparkContext, _SOURCE, "Queries$Maker").parse(session._jsparkSession, sql)
+        return one_of(session.sparkContext, _SOURCE, "Queries$Maker").parse(sql)
 
 
 @contextmanager

@@ -272,10 +272,17 @@ class IcebergSink:
         return deriving.reads_of(self._lake.jvm, name, sql)
 
     def derive(
-        self, name: str, sql: str, reads: Mapping[str, tuple[str, Content]], done: Work | None, *, checkpoint: int
+        self,
+        name: str,
+        sql: str,
+        reads: Mapping[str, tuple[str, Content]],
+        done: Work | None,
+        *,
+        checkpoint: int,
+        over: Callable[[], bool],
     ) -> Made:
         """See `Sink`."""
-        made = deriving.derive(self._start, name, sql, reads, done, checkpoint)
+        made = deriving.derive(self._start, name, sql, reads, done, checkpoint, over)
         self.upkeep.note_derived(name)
         return made
 

@@ -182,6 +182,26 @@ def test_each_publication_shows_the_queries_over_its_own_tables(
             pipeline.goes_on(1)
 
 
+def test_a_query_without_end_holds_up_the_publication_only_until_it_is_taken_away(
+    mariadb: Database, fresh_database: Callable[[Database], str], spark: Any, tmp_path: Path
+) -> None:
+    shop = Shop(fresh_database(mariadb))
+    (orders, _), endless = shop.captured, shop.names["revenue"]
+    mariadb.execute(f"CREATE TABLE {orders} (id INT PRIMARY KEY)", f"INSERT INTO {orders} VALUES (1)")
+    sql = f"SELECT count(*) AS n FROM range(10000000) AS a, range(10000000) AS b, range(100000) AS c, {orders} AS d"
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        pipeline = mesh.pipeline("lake", mariadb, [orders])
+        with writing(mesh):
+            pipeline.until(lambda: bool(pipeline.store.publication_numbers()), "a publication")
+            done(pipeline, "define", **redefined(pipeline, derived=[{"name": endless, "sql": sql, "refresh": "full"}]))
+            pipeline.until(lambda: pipeline.store.newest_claim() > newest(pipeline).w, "the start that has the query")
+            jobs, n = spark.sparkContext.statusTracker(), newest(pipeline).n
+            pipeline.until(lambda: bool(jobs.getActiveJobsIds()), "the job of the query")
+            done(pipeline, "define", **redefined(pipeline, derived=[]))
+            pipeline.until(lambda: newest(pipeline).n > n, "the publication without it", 60.0)
+            assert endless not in newest(pipeline).tables
+
+
 def test_the_examples_of_the_page_give_what_it_says(
     mariadb: MariaDB, fresh_database: Callable[[Database], str], spark: Any, tmp_path: Path
 ) -> None:

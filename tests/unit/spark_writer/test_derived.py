@@ -33,7 +33,14 @@ class Computing:
         return sql.split()
 
     def derive(
-        self, name: str, sql: str, reads: Mapping[str, tuple[str, Content]], done: Work | None, *, checkpoint: int
+        self,
+        name: str,
+        sql: str,
+        reads: Mapping[str, tuple[str, Content]],
+        done: Work | None,
+        *,
+        checkpoint: int,
+        over: Callable[[], bool],
     ) -> Made:
         self.now += 1
         if name in self.fails:
