@@ -122,9 +122,9 @@ def test_a_read_ends_where_its_rows_are_large_though_their_images_are_small(
 def test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def counting(body: bytes, schema: TableSchema, place: Place) -> EventDecoder:
+    def counting(body: bytes, schema: TableSchema, place: Place, before: bool) -> EventDecoder:
         made.append(schema.table_id)
-        return EventDecoder(body, schema, place)
+        return EventDecoder(body, schema, place, before)
 
     monkeypatch.setattr(routes_module, "EventDecoder", counting)
     tables = [replace(T, table_id=f"d.t{n:03}") for n in range(600)]
