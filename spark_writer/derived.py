@@ -172,7 +172,7 @@ class Derivations:
             return PublishedTable(
                 state=WAITING, generation=_generation(work), main=at, work=work, derived=made_of
             )
-        if before is not None and name not in self._unshown:
+        if before is not None and _was_shown(before) and name not in self._unshown:
             if (kept := self._kept(table, contents, before, at, record)) is not None:
                 return kept
         failed, now = self._failed.get(name), self._clock.monotonic()
@@ -289,6 +289,12 @@ class Derivations:
 
 def _generation(work: Work | None) -> int:
     return 1 if work is None else work.generation
+
+
+def _was_shown(table: PublishedTable) -> bool:
+    """Whether readers surely see what a record names of a table: not if the lake refused it, as after a commit of
+    others, since the record was made before it was to be shown."""
+    return table.held is None or table.held.cause.code == Code.DERIVED
 
 
 def _listed(reads: list[str] | Cause) -> list[str]:

@@ -158,3 +158,34 @@ def test_commits_of_others_and_lost_lake_tables(bench: SparkBench) -> None:
     bench.session.sql("DROP TABLE lake.d.grouped")
     changed(41)
     agree(bench, queries)
+
+
+def test_a_commit_of_others_between_publication_and_show_awaits_its_choice_across_a_start(bench: SparkBench) -> None:
+    queries = {"joined": GOOD["joined"]}
+    start = started(bench, queries)
+    theirs = ["DELETE FROM lake.d.joined WHERE id = 4"]
+
+    def reached(step: str) -> None:
+        if step == "published" and theirs:
+            bench.session.sql(theirs.pop())
+
+    def changed(amount: int) -> None:
+        bench.journal.change(U, ("+U", stock(4, amount)))
+        bench.journal.checkpoint()
+        bench.apply(start)
+
+    start._reached = reached
+    changed(40)
+    listed = [DerivedTable(name="d.joined", sql=GOOD["joined"].format(T=T.table_id, U=U.table_id))]
+    for again in (False, True):
+        if again:
+            start = LakeStart(bench.journal.store, bench.sink(), derived=listed)
+            bench._open.append(start)
+        bench.journal.checkpoint(kept=True)
+        bench.apply(start)
+        held = newest(bench).tables["d.joined"].held
+        assert held is not None, again
+        assert held.cause.code == "foreign_commit"
+    start.choose("d.joined", "overwrite", start.derived.foreign["d.joined"].seen)
+    changed(41)
+    agree(bench, queries)
