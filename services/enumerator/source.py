@@ -18,6 +18,7 @@ from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.config.table_options import TableOptions, shapes_of
 from cutline.common.errors import (
+    ConfigError,
     CutlineError,
     NextGeneration,
     NoTable,
@@ -244,7 +245,8 @@ class SourceReader:
                 if not begins:
                     unselected = known.difference(self.config.select(known))
                     unseen = known.difference(existing, unselected)
-                    shapes = shapes_of(self.config.table_options, known, self._mask_key())
+                    key = self._mask_key()
+                    shapes = None if isinstance(key, Cause) else shapes_of(self.config.table_options, known, key)
                     return TablesFound(tables=found, unseen=unseen, unselected=unselected, shapes=shapes)
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
@@ -290,11 +292,16 @@ class SourceReader:
                 return TableFound(table_id=table_id, fault=cause, hidden=True)
         if info.faults:
             return TableFound(table_id=table_id, fault=joined(info.faults))
+        key = self._mask_key()
+        if isinstance(key, Cause):
+            if options.mask:  # looked at again until the key is there
+                return TableFound(table_id=table_id, fault=key.before(f"{table_id} can't be masked: "), hidden=True)
+            key = None
         schema = replace(
             info.schema,
             booleans=self.config.values.tinyint1 == "boolean",
             longs=self.config.values.bigint_unsigned == "long",
-            shape=options.shape(self._mask_key()),
+            shape=options.shape(key),
         )
         return TableFound(
             table_id=table_id,
@@ -307,9 +314,13 @@ class SourceReader:
             chunk_key=() if info.chunk_key == info.schema.key else info.chunk_key,
         )
 
-    def _mask_key(self) -> str | None:
-        """The fingerprint of the key as it is now, since its file may change."""
-        key = self.config.mask_key()
+    def _mask_key(self) -> str | Cause | None:
+        """The fingerprint of the key as it is now, since its file may change; None if the pipeline masks nothing; why
+        it is not there."""
+        try:
+            key = self.config.mask_key()
+        except ConfigError as error:  # tables without a mask go on
+            return error.cause
         return None if key is None else key.fingerprint
 
     def _start(self) -> tuple[Low, High] | None:

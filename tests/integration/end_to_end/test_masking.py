@@ -91,17 +91,19 @@ def written(mesh: Mesh) -> Iterator[tuple[str, str]]:
 def test_values_of_masked_columns_and_of_columns_that_no_rule_needs_are_in_nothing_that_is_written(
     source: Database, fresh_database: Callable[[Database], str], spark: Any, tmp_path: Path
 ) -> None:
-    """1. Two tables with masked columns, of which one has a rule too, are copied under changes, joined by a mask.
+    """0. Without the key only the table that has no mask is copied.
+    1. Two tables with masked columns, of which one has a rule too, are copied under changes, joined by a mask.
     2. A masked column gets another name at the source, which holds its table back until the definition names it.
     3. The key changes, and both tables are read again by the new one.
     4. A mask of the key is refused.
     """
     schema = fresh_database(source)
-    people, orders = f"{schema}.people", f"{schema}.orders"
+    people, orders, plain = f"{schema}.people", f"{schema}.orders", f"{schema}.plain"
     source.execute(
         f"CREATE TABLE {people} (id INT PRIMARY KEY, email VARCHAR(40), born DATE, secret TEXT, name VARCHAR(40))",
         f"INSERT INTO {people} VALUES "
         + ", ".join(f"({n}, 'clear-{n % 200}', '1977-01-02', 'unread-{n}', 'n')" for n in range(300)),
+        f"CREATE TABLE {plain} (id INT PRIMARY KEY)",
         f"CREATE TABLE {orders} (id INT PRIMARY KEY, buyer TEXT, amount INT)",
         f"INSERT INTO {orders} VALUES " + ", ".join(f"({n}, 'clear-{n}', 1)" for n in range(200)),
     )
@@ -110,10 +112,9 @@ def test_values_of_masked_columns_and_of_columns_that_no_rule_needs_are_in_nothi
         return [{"tables": people, "mask": list(mask), **PEOPLE, **more}, {"tables": orders, "mask": ["BUYER"]}]
 
     first, second = "the first key of the test", "the second key of the test"
-    (tmp_path / "key").write_text(first)
     with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
         pipeline = mesh.pipeline(
-            "lake", source, [people, orders], table_options=options("email", "born"),
+            "lake", source, [people, orders, plain], table_options=options("email", "born"),
             more=f"masking: {{key_file: {tmp_path}/key}}\n",
         )  # fmt: skip
         reader = session.for_pipeline(spark, (pipeline.store.definition() or {})["sink"])
@@ -122,6 +123,9 @@ def test_values_of_masked_columns_and_of_columns_that_no_rule_needs_are_in_nothi
             newest = pipeline.checkpoint()
             return str(newest.tables[table].cause) if newest and newest.tables[table].phase == "quarantined" else ""
 
+        pipeline.until(lambda: pipeline.shows(plain), "the table without a mask")
+        assert "can't be masked" in quarantined(people)
+        (tmp_path / "key").write_text(first)
         with Hammer(source, changing(people, orders), threads=1, pause_seconds=0.01) as hammer:
             pipeline.until(lambda: pipeline.shows(people, orders), "both to be live")
             pipeline.goes_on(3)
