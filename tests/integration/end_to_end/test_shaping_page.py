@@ -83,7 +83,10 @@ def test_the_examples_of_the_page_give_what_it_says(
         assert shown(warehouse, names[3], members[0], ["id"]) == members
         assert shown(warehouse, names[4], prices[0], ["id", "_from_seq"]) == prices
         query = as_of.replace("shop.prices", names[4]).replace("42", str(first)).strip().rstrip(";")
-        found: Any = session.for_pipeline(spark, sink).sql(query)
+        reader: Any = session.for_pipeline(spark, sink)
+        views = "SHOW VIEWS IN lake._cutline"
+        pipeline.until(lambda: reader.sql(views).collect(), "the view of cuts, which an idle Spark writer makes")
+        found = reader.sql(query)
         assert sorted(map(tuple, found.collect())) == [(1, 100), (2, 200)]
         carry_out("UPDATE people SET family = 'Lovelace' WHERE id = 1")
         generation = pipeline.generation(names[0])
