@@ -15,6 +15,7 @@ from cutline.common.journal.plan import TableStep
 from cutline.common.mesh import host as mesh_host
 from cutline.common.mesh import loop as mesh_loop
 from cutline.common.mesh.ports import Pools, Ports
+from cutline.common.schema import TableSchema
 from cutline.common.store import commands as commands_module
 from cutline.common.store import lives as lives_module
 from cutline.common.store import store as store_module
@@ -25,6 +26,7 @@ from cutline.services.enumerator.ports import Sources
 from cutline.spark_writer import driver
 from cutline.spark_writer.ports import Ports as SparkPorts
 from cutline.spark_writer.production import owner_of
+from cutline.spark_writer.sinks.contract import Known
 from cutline.spark_writer.sinks.iceberg import purging, sink, upkeep
 from tests.simulation.actors import Actors, Event
 from tests.simulation.clock import log_judged
@@ -120,7 +122,13 @@ class Unshaped:
     def begin(self, w: int) -> None:
         pass
 
-    def shaped(self, step: TableStep) -> AbstractContextManager[TableStep]:
+    def lake_schema(self, schema: TableSchema) -> TableSchema:
+        return schema
+
+    def parts(self, step: TableStep) -> list[TableStep]:
+        return [step]
+
+    def shaped(self, step: TableStep, known: Known) -> AbstractContextManager[TableStep]:
         return nullcontext(step)
 
 

@@ -497,8 +497,8 @@ UNITS = (
     unit(
         "rows of before a masked column had its name are delivered in clear",
         "common/masking.py",
-        "        if lacking := [name for name in shape.mask if not schema.has(name)]:\n",
-        "        if lacking := []:\n",
+        "        if not schema.has(name):\n",
+        "        if False:\n",
         "test_masking.py::test_rows_of_before_a_column_had_its_name_are_not_delivered_in_clear",
     ),
     unit(
