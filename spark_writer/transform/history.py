@@ -18,7 +18,7 @@ their rows, nor with the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +80,17 @@ class Ends:
         return [self.changes[name].take(indices) for name in _PLACE]
 
 
+def of_snapshot(rows: pa.Table, target: TableSchema, values: Mapping[str, Any]) -> pa.Table:
+    """Rows of a snapshot after their rule, as a mode's table has them: of the mode's own columns, the first ones of
+    `target`, those that `values` names have that value in each row, and the others are null."""
+    count, fields = rows.num_rows, list(target.arrow)
+    own = [
+        pa.repeat(pa.scalar(values.get(field.name), field.type), count)
+        for field in fields[: len(fields) - rows.num_columns]
+    ]
+    return pa.Table.from_arrays([*own, *rows.columns], schema=target.arrow)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versioned:
     """`history`, behind a rule."""
@@ -94,11 +105,7 @@ class Versioned:
 
     def chunk(self, rows: pa.Table) -> pa.Table:
         """The lake's rows of those that a SELECT gave: current versions, of which it is not known how they began."""
-        lake = self.rule.chunk(rows)
-        own = {name: pa.nulls(lake.num_rows, self.target.arrow.field(name).type) for name in VERSIONED}
-        own["_current"] = pa.repeat(pa.scalar(True), lake.num_rows)
-        own["_to_seq"] = pa.repeat(pa.scalar(OPEN), lake.num_rows)
-        return pa.Table.from_arrays([*own.values(), *lake.columns], schema=self.target.arrow)
+        return of_snapshot(self.rule.chunk(rows), self.target, {"_current": True, "_to_seq": OPEN})
 
     @property
     def key_reads(self) -> set[str]:

@@ -31,7 +31,7 @@ from cutline.common.ops import Op, is_any
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TS, Column, TableSchema
 from cutline.common.shape import Mode, Shape
 from cutline.spark_writer.sinks.contract import Known
-from cutline.spark_writer.transform.history import BEFORE_ALL, VERSIONED, Versioned, lake_columns
+from cutline.spark_writer.transform.history import BEFORE_ALL, VERSIONED, Versioned, lake_columns, of_snapshot
 from cutline.spark_writer.transform.rule import Rule, RuleFault
 
 APPENDED = {
@@ -64,10 +64,7 @@ class Appended:
 
     def chunk(self, rows: pa.Table) -> pa.Table:
         """The lake's rows of those that a SELECT gave."""
-        lake = self.rule.chunk(rows)
-        empty = {name: pa.nulls(lake.num_rows, self.target.arrow.field(name).type) for name in APPENDED}
-        empty["_op"] = pa.repeat(pa.scalar(Op.READ.value), lake.num_rows)
-        return pa.Table.from_arrays([*empty.values(), *lake.columns], schema=self.target.arrow)
+        return of_snapshot(self.rule.chunk(rows), self.target, {"_op": Op.READ.value})
 
     def changes(self, changes: pa.Table) -> pa.Table:
         """The changes as inserts."""
@@ -93,10 +90,7 @@ class Marked:
 
     def chunk(self, rows: pa.Table) -> pa.Table:
         """The lake's rows of those that a SELECT gave: none is deleted."""
-        lake = self.rule.chunk(rows)
-        never = pa.nulls(lake.num_rows, self.target.arrow.field("_deleted_at").type)
-        own = [pa.repeat(pa.scalar(False), lake.num_rows), never]
-        return pa.Table.from_arrays([*own, *lake.columns], schema=self.target.arrow)
+        return of_snapshot(self.rule.chunk(rows), self.target, {"_is_deleted": False})
 
     def changes(self, changes: pa.Table, truncates: pa.Table) -> pa.Table:
         """The changes, each deletion as an update to a row with the mark and its last values; `truncates` are all
