@@ -29,6 +29,21 @@ _STAR = re.compile(r"(?:^|[^\w\s)\]'\"`]|\b(?:all|distinct)\b)\s*\*|--")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A Python function that a rule calls by `name`: `call` in a module ("module:function"), with values of the `type`
+    that Spark SQL names so. A person raises `version` when its code changes."""
+
+    name: str
+    call: str
+    type: str
+    version: int = 1
+
+    def is_called_in(self, text: str) -> bool:
+        """Whether an expression may call it."""
+        return self.name in _WORD.findall(text.lower())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """The rule: items of a SELECT list and a condition, both in Spark SQL over the columns of the source's table. And
     what becomes of the rows that it gives, `mode`.
@@ -45,6 +60,7 @@ class Shape:
     mode: Mode = "mirror"
     images: Images = "after"
     chunk_by: tuple[str, ...] = ()
+    functions: tuple[Function, ...] = ()
 
     def needs(self, columns: Collection[str]) -> set[str]:
         """Those of a table's columns that the rule may need; some that it does not need may be among them.
@@ -101,6 +117,8 @@ class Shape:
             body["mode"] = self.mode
         if self.images != "after":
             body["images"] = self.images
+        if self.functions:
+            body["functions"] = [[each.name, each.call, each.type, each.version] for each in self.functions]
         return body | ({"chunk_by": list(self.chunk_by)} if self.chunk_by else {})
 
     @classmethod
@@ -114,4 +132,8 @@ class Shape:
             mode=body.get("mode", "mirror"),
             images=body.get("images", "after"),
             chunk_by=tuple(body.get("chunk_by", ())),
+            functions=tuple(
+                Function(name=name, call=call, type=kind, version=version)
+                for name, call, kind, version in body.get("functions", ())
+            ),
         )

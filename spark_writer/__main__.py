@@ -35,7 +35,7 @@ async def run(environment: Environment) -> None:
 
     def work(leads: Callable[[Collection[Key]], Mapping[Key, Lead]] | None) -> None:
         """Start Spark, which takes a while, and serve."""
-        ports = production.ports(store, environment.spark())
+        ports = production.ports(store, environment.spark(), environment.function_seconds)
         serve(store, stop, ports, leads, metrics_tables=environment.metrics_tables)
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -22,6 +22,7 @@ from cutline.spark_writer.sinks.iceberg.lake import Lake
 from cutline.spark_writer.sinks.iceberg.owner import Owner
 from cutline.spark_writer.sinks.iceberg.purging import purge
 from cutline.spark_writer.sinks.iceberg.sink import IcebergSink
+from cutline.spark_writer.transform.functions import CALL_SECONDS
 from cutline.spark_writer.transform.shaping import Shaping
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -30,12 +31,16 @@ logger = logging.getLogger("cutline.spark_writer")
 class Spark:
     """The Spark of this process, and the lakes that it opens."""
 
-    def __init__(self, store: Store, properties: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, store: Store, properties: Mapping[str, Any] | None = None, call_seconds: float = CALL_SECONDS
+    ) -> None:
         """Start Spark with these `properties` and with those of the pipelines that are defined by now, which win.
+        `call_seconds` as `Shaping` has it.
 
         Raises ConfigError or Unavailable if it can't be started.
         """
         self._store_url = store.url
+        self._call_seconds = call_seconds
         self._session = session.start({**(properties or {}), **settings_of(store)})
 
     def check(self) -> None:
@@ -50,7 +55,7 @@ class Spark:
     def open(self, store: PipelineStore, version: int) -> Sink:
         """See `Engine`."""
         lake, config = self._lake(store, version)
-        shaping = Shaping(store, lake.jvm.session)
+        shaping = Shaping(store, lake.jvm.session, self._call_seconds)
         return IcebergSink(store, lake, shaping, engine=config.sink.engine, retention=config.retention)
 
     def purge(self, store: PipelineStore, version: int) -> int:
@@ -95,8 +100,9 @@ def start_thread(call: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-def ports(store: Store, properties: Mapping[str, Any] | None = None) -> Ports:
-    """The ports of this process, for the pipelines of a store; starts Spark. Raises as `Spark`."""
-    return Ports(
-        clock=time, flag=threading.Event, start=start_thread, pool=ThreadPoolExecutor, engine=Spark(store, properties)
-    )
+def ports(
+    store: Store, properties: Mapping[str, Any] | None = None, call_seconds: float = CALL_SECONDS
+) -> Ports:
+    """The ports of this process, for the pipelines of a store; starts Spark. Arguments and errors as `Spark` has."""
+    engine = Spark(store, properties, call_seconds)
+    return Ports(clock=time, flag=threading.Event, start=start_thread, pool=ThreadPoolExecutor, engine=engine)

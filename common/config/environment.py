@@ -126,6 +126,17 @@ class Environment:
         None,
         "Spark properties for all pipelines, as a JSON object; those of a pipeline's sink.spark win",
     )
+    functions: str | None = _env(
+        "CUTLINE_FUNCTIONS",
+        None,
+        "modules that requests to the control service may name as functions.<name>.call, patterns with * separated by"
+        " commas; unset: `*_functions`",
+    )
+    function_seconds: int = _env(
+        "CUTLINE_FUNCTION_SECONDS",
+        30,
+        "seconds that a Python function of a rule may take for one batch of rows, before its process is ended",
+    )
     log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
     log_format: str = _env("CUTLINE_LOG_FORMAT", "text", "text, or json: one JSON object a line (docs/metrics.md)")
     metrics_tables: int = _env(

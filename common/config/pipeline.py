@@ -26,6 +26,7 @@ from cutline.common.config.derived_tables import DerivedConfig, name_problem
 from cutline.common.config.faults import Strict, cause_of, fault, location, repeated_keys
 from cutline.common.config.globs import glob_problem, select_tables
 from cutline.common.config.masking_config import MaskingConfig
+from cutline.common.config.python_functions import Functions, functions_of
 from cutline.common.config.reserved import NAMESPACE
 from cutline.common.config.source import SourceConfig
 from cutline.common.config.table_options import (
@@ -33,9 +34,11 @@ from cutline.common.config.table_options import (
     TableOptions,
     as_tuple,
     options_of,
+    shapes_of,
 )
 from cutline.common.errors import ConfigError, redacted
 from cutline.common.mask_key import MaskKey
+from cutline.common.shape import Function, Shape
 
 FIXED = (
     "name", "start", "stop", "values", "keyless", "snapshot.chunks",
@@ -237,6 +240,11 @@ class PipelineConfig(Strict):
         exclude_if=lambda masking: masking is None,  # so that definitions of before this setting are unchanged
         description="where the key is by which `mask` of table_options masks columns",
     )
+    functions: Functions = Field(
+        default_factory=dict,
+        exclude_if=lambda functions: not functions,  # so that definitions of before this setting are unchanged
+        description="functions in Python that rules (`select`, `where`) may call, by the names that they call them by",
+    )
     derived: Annotated[tuple[DerivedConfig, ...], BeforeValidator(as_tuple)] = Field(
         default=(),
         exclude_if=lambda derived: not derived,  # so that definitions of before this setting are unchanged
@@ -356,6 +364,15 @@ class PipelineConfig(Strict):
     def options_of(self, table_id: str) -> TableOptions:
         """The options of this table ("db.table"); empty ones if no entry matches."""
         return options_of(self.table_options, table_id)
+
+    @property
+    def python_functions(self) -> tuple[Function, ...]:
+        """The Python functions that rules may call."""
+        return functions_of(self.functions)
+
+    def shapes(self, tables: Iterable[str], mask_key: str | None) -> dict[str, Shape]:
+        """The rules of those of these tables that have one; `mask_key` is the fingerprint of the key."""
+        return shapes_of(self.table_options, tables, mask_key, self.python_functions)
 
     @property
     def server_id(self) -> int:

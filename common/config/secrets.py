@@ -1,4 +1,4 @@
-"""CUTLINE_SECRETS: which environment variables and files a request to the API may name.
+"""CUTLINE_SECRETS, CUTLINE_FUNCTIONS: which environment variables, files and Python modules a request may name.
 
 Pipeline files of `cutline run` and `cutline define` may name all: who writes them has the machine's files anyway. A
 request comes from afar, and must not learn by it what this machine keeps.
@@ -16,6 +16,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError
 
 BY_DEFAULT = ("*_PASSWORD", "*_MASK_KEY")
+MODULES = ("*_functions",)
 LONGEST_BYTES = 1 << 16
 _SETTINGS = frozenset(setting.metadata["name"] for setting in dataclasses.fields(Environment))
 _OWN = "cutline_".upper()
@@ -24,17 +25,21 @@ _OWN = "cutline_".upper()
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What requests may name: environment variables by patterns, the files in folders."""
+    """What requests may name: environment variables by patterns, the files in folders, Python modules by patterns."""
 
     patterns: tuple[str, ...] = BY_DEFAULT
     folders: tuple[str, ...] = ()
+    modules: tuple[str, ...] = MODULES
 
     @classmethod
-    def parsed(cls, text: str | None) -> Secrets:
-        """Read the setting: items between commas. An absolute path is a folder; all else the beginning of a variable's
-        name, or a pattern with `*`; `-` alone allows nothing. ConfigError for a relative path."""
+    def parsed(cls, text: str | None, modules: str | None = None) -> Secrets:
+        """Read the settings: items between commas. In the first one an absolute path is a folder; all else the
+        beginning of a variable's name, or a pattern with `*`; in the second one each is a module, or a pattern. `-`
+        alone allows nothing. ConfigError for a relative path."""
+        named = [] if modules is None else [each.strip() for each in modules.split(",")]
+        allowed = MODULES if modules is None else tuple(each for each in named if each not in ("", "-"))
         if text is None:
-            return cls()
+            return cls(modules=allowed)
         items = [item.strip() for item in text.split(",") if item.strip() not in ("", "-")]
         for item in items:
             if "/" in item and not item.startswith("/"):
@@ -44,6 +49,7 @@ class Secrets:
         return cls(
             patterns=tuple(item if "*" in item else f"{item}*" for item in items if not item.startswith("/")),
             folders=tuple(item for item in items if item.startswith("/")),
+            modules=allowed,
         )
 
     def variable(self, name: str) -> bool:
@@ -55,6 +61,10 @@ class Secrets:
             fnmatchcase(name, pattern) and (pattern.startswith(_OWN) or not name.startswith(_OWN))
             for pattern in self.patterns
         )
+
+    def module(self, name: str) -> bool:
+        """Whether a request may name this Python module."""
+        return any(fnmatchcase(name, pattern) for pattern in self.modules)
 
     def file(self, path: str) -> bool:
         """Whether a request may name this file: a small regular one that is there, and inside of a folder also after

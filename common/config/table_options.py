@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cutline.common.config.faults import Strict, fault
 from cutline.common.config.globs import glob_problem, select_tables
-from cutline.common.shape import Images, Mode, Shape
+from cutline.common.shape import Function, Images, Mode, Shape
 
 OUR_PROPERTIES = frozenset(
     (
@@ -217,11 +217,12 @@ class TableOptions(Strict):
         """Whether the lake's rows are others than the source's."""
         return bool(self.select or self.where is not None or self.mask or self.mode != "mirror")
 
-    def shape(self, mask_key: str | None) -> Shape | None:
+    def shape(self, mask_key: str | None, functions: Sequence[Function] = ()) -> Shape | None:
         """What the rows become by `select`, `where`, `mask` and `mode`; None: they stay as they are. `mask_key` is the
-        fingerprint of the pipeline's key."""
+        fingerprint of the pipeline's key, `functions` are its Python functions."""
         if not self.has_shape:
             return None
+        texts = (*self.select, *(() if self.where is None else (self.where,)))
         return Shape(
             select=self.select or ("*",),
             where=self.where,
@@ -230,6 +231,7 @@ class TableOptions(Strict):
             mode=self.mode,
             images=self.images,
             chunk_by=self.chunk_by,
+            functions=tuple(each for each in functions if any(map(each.is_called_in, texts))),
         )
 
 
@@ -240,7 +242,10 @@ def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:
 
 
 def shapes_of(
-    entries: Iterable[TableOptions], tables: Iterable[str], mask_key: str | None = None
+    entries: Iterable[TableOptions],
+    tables: Iterable[str],
+    mask_key: str | None = None,
+    functions: Sequence[Function] = (),
 ) -> dict[str, Shape]:
     """The rules of those of these tables that have one, by the first entry that matches each; quick for many tables."""
     shapes: dict[str, Shape] = {}
@@ -250,6 +255,6 @@ def shapes_of(
         options = entries.pop(0)
         matched = select_tables((options.tables,), unmatched)
         unmatched.difference_update(matched)
-        if (shape := options.shape(mask_key)) is not None:
+        if (shape := options.shape(mask_key, functions)) is not None:
             shapes |= dict.fromkeys(matched, shape)
     return shapes

@@ -76,7 +76,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         body_bytes=environment.api_body_bytes,
         metrics_open=environment.metrics_open,
         metrics_tables=environment.metrics_tables,
-        secrets=Secrets.parsed(environment.secrets),
+        secrets=Secrets.parsed(environment.secrets, environment.functions),
     )
     config = uvicorn.Config(
         app,

@@ -16,7 +16,7 @@ from typing import TypeVar
 from cutline.common.causes import Cause, Code, joined
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.config.table_options import TableOptions, shapes_of
+from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import (
     ConfigError,
     CutlineError,
@@ -246,7 +246,7 @@ class SourceReader:
                     unselected = known.difference(self.config.select(known))
                     unseen = known.difference(existing, unselected)
                     key = self._mask_key()
-                    shapes = None if isinstance(key, Cause) else shapes_of(self.config.table_options, known, key)
+                    shapes = None if isinstance(key, Cause) else self.config.shapes(known, key)
                     return TablesFound(tables=found, unseen=unseen, unselected=unselected, shapes=shapes)
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
@@ -301,7 +301,7 @@ class SourceReader:
             info.schema,
             booleans=self.config.values.tinyint1 == "boolean",
             longs=self.config.values.bigint_unsigned == "long",
-            shape=options.shape(key),
+            shape=options.shape(key, self.config.python_functions),
         )
         return TableFound(
             table_id=table_id,

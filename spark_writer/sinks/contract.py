@@ -119,6 +119,9 @@ class Shaping(Protocol):
         `known` reads the sink's rows as they are before the step.
         """
 
+    def close(self) -> None:
+        """End what the start has begun for its rules."""
+
 
 class Upkeep(Protocol):
     """What a sink does between applies so that it stays fast and bounded. Late or failed upkeep does no harm."""

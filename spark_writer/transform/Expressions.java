@@ -8,23 +8,31 @@ import java.nio.channels.Channels;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.arrow.vector.ipc.ArrowStreamWriter;
 import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.FunctionRegistry$;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.arrow.ArrowWriter;
@@ -36,34 +44,90 @@ import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
+import scala.collection.immutable.Nil$;
+import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractFunction1;
 
 /**
  * Spark SQL expressions over the columns of one table, analysed by Spark and evaluated in this JVM without a job: by
  * the code that Catalyst generates for them, row by row, from Arrow to Arrow. rule.py decides what they mean.
  */
 public class Expressions {
+    private static final int ARROW_FUNCTION = 250; // PythonEvalType.SQL_SCALAR_ARROW_UDF
+
     private List analysed;
     private List optimized;
+    private List source;
     private List inputs;
+    private final List calls = new ArrayList();
+    private final List arguments = new ArrayList();
 
     /** Makes them, since a class that is compiled at run time is reached by an object of it. */
     public static class Maker {
         public Maker() {}
 
-        /** Analyse these items of a SELECT list over columns of this schema (JSON); an AnalysisException of Spark's. */
-        public Expressions make(SparkSession session, String schema, List items) throws Exception {
+        /**
+         * Analyse these items of a SELECT list over columns of this schema (JSON), which may call Python functions (their
+         * types by their names); an AnalysisException of Spark's. Spark knows the functions meanwhile alone, since two
+         * tables' rules may mean two by one name.
+         */
+        public synchronized Expressions make(SparkSession session, String schema, List items, Map functions)
+                throws Exception {
             for (int i = 0; i < items.size(); i++) {
                 refuseQueries(session.sessionState().sqlParser().parseExpression((String) items.get(i)));
             }
+            register(session, functions);
+            try {
+                return analyse(session, (StructType) DataType.fromJson(schema), items);
+            } finally {
+                Iterator names = functions.keySet().iterator();
+                while (names.hasNext()) {
+                    session.sessionState().functionRegistry().dropFunction(new FunctionIdentifier((String) names.next()));
+                }
+            }
+        }
+
+        /** An exception, if a Python function can't have this name or this type. */
+        public void check(SparkSession session, String name, String type) throws Exception {
+            if (FunctionRegistry$.MODULE$.builtin().functionExists(new FunctionIdentifier(name))) {
+                throw new IllegalArgumentException("Spark SQL has a function " + name + " of its own");
+            }
+            session.sessionState().sqlParser().parseDataType(type);
+        }
+
+        private static void register(SparkSession session, Map functions) throws Exception {
+            Iterator names = functions.keySet().iterator();
+            while (names.hasNext()) {
+                String name = (String) names.next();
+                FunctionIdentifier known = new FunctionIdentifier(name);
+                DataType type = session.sessionState().sqlParser().parseDataType((String) functions.get(name));
+                session.sessionState()
+                        .functionRegistry()
+                        .registerFunction(known, new ExpressionInfo("python", name), new Builder(name, type));
+            }
+        }
+
+        private static Expressions analyse(SparkSession session, StructType schema, List items) throws Exception {
             Expressions found = new Expressions();
             JavaSparkContext context = JavaSparkContext.fromSparkContext(session.sparkContext());
-            Dataset rows = session.createDataFrame(context.emptyRDD(), (StructType) DataType.fromJson(schema));
+            Dataset rows = session.createDataFrame(context.emptyRDD(), schema);
             QueryExecution query = rows.selectExpr((String[]) items.toArray(new String[0])).queryExecution();
-            LogicalPlan plan = query.analyzed();
-            found.inputs = CollectionConverters.asJava(rows.queryExecution().analyzed().output());
-            found.analysed = listOf(plan, found.inputs);
-            found.optimized = found.analysed == null ? (List) null : listOf(query.optimizedPlan(), found.inputs);
+            found.source = CollectionConverters.asJava(rows.queryExecution().analyzed().output());
+            found.inputs = found.source;
+            found.analysed = listOf(query.analyzed(), found.inputs);
+            if (found.analysed == null) {
+                return found;
+            }
+            List results = new ArrayList();
+            for (int i = 0; i < found.analysed.size(); i++) {
+                results.add(found.withoutCalls((Expression) found.analysed.get(i)));
+            }
+            if (found.calls.isEmpty()) {
+                found.optimized = listOf(query.optimizedPlan(), found.inputs);
+            } else {
+                found.optimize(session, context, schema, results);
+            }
             return found;
         }
 
@@ -88,7 +152,93 @@ public class Expressions {
         }
     }
 
+    /** Makes the expression of a call of a Python function; it is never evaluated by Spark. */
+    public static class Builder extends AbstractFunction1 {
+        private final String name;
+        private final DataType type;
+
+        Builder(String name, DataType type) {
+            this.name = name;
+            this.type = type;
+        }
+
+        public Object apply(Object arguments) {
+            return new PythonUDF(
+                    name, null, type, (Seq) arguments, ARROW_FUNCTION, true, NamedExpression$.MODULE$.newExprId());
+        }
+    }
+
     private Expressions() {}
+
+    /** The expression with each call of a Python function replaced by an attribute of its results; notes the calls. */
+    private Expression withoutCalls(Expression expression) {
+        List children = new ArrayList();
+        Iterator each = CollectionConverters.asJava(expression.children()).iterator();
+        while (each.hasNext()) {
+            children.add(withoutCalls((Expression) each.next()));
+        }
+        Expression made = (Expression) expression.withNewChildren(CollectionConverters.asScala(children).toSeq());
+        if (!(made instanceof PythonUDF)) {
+            return made;
+        }
+        for (int i = 0; i < calls.size(); i++) {
+            if (((PythonUDF) arguments.get(i)).semanticEquals(made)) {
+                return (Expression) calls.get(i);
+            }
+        }
+        Attribute result = (Attribute) new AttributeReference(
+                ((PythonUDF) made).name() + " " + calls.size() + " ", // no column's name ends in a space
+                made.dataType(),
+                true,
+                Metadata.empty(),
+                NamedExpression$.MODULE$.newExprId(),
+                (Seq) Nil$.MODULE$);
+        arguments.add(made);
+        calls.add(result);
+        return result;
+    }
+
+    /** Have Spark optimize results, and then the arguments of calls, over rows that have the calls' results too. */
+    private void optimize(SparkSession session, JavaSparkContext context, StructType schema, List results)
+            throws Exception {
+        for (int i = 0; i < calls.size(); i++) {
+            Attribute call = (Attribute) calls.get(i);
+            schema = schema.add(call.name(), call.dataType(), true);
+        }
+        List inner = new ArrayList(results);
+        for (int i = 0; i < arguments.size(); i++) {
+            Iterator each = CollectionConverters.asJava(((Expression) arguments.get(i)).children()).iterator();
+            while (each.hasNext()) {
+                inner.add(each.next());
+            }
+        }
+        Dataset rows = session.createDataFrame(context.emptyRDD(), schema);
+        List known = new ArrayList(inputs);
+        known.addAll(calls);
+        List now = CollectionConverters.asJava(rows.queryExecution().analyzed().output());
+        List named = new ArrayList();
+        for (int i = 0; i < inner.size(); i++) {
+            named.add(ExpressionUtils.column(replaced((Expression) inner.get(i), known, now)).as("" + i));
+        }
+        Dataset query = rows.select(CollectionConverters.asScala(named).toSeq());
+        optimized = Maker.listOf(query.queryExecution().optimizedPlan(), now);
+        inputs = now;
+    }
+
+    /** The expression with each attribute that is one of `known` replaced by that of `now` at the same place. */
+    private static Expression replaced(Expression expression, List known, List now) {
+        for (int i = 0; expression instanceof Attribute && i < known.size(); i++) {
+            if (((Attribute) known.get(i)).exprId().equals(((Attribute) expression).exprId())) {
+                return (Expression) now.get(i);
+            }
+        }
+        List children = new ArrayList();
+        Iterator each = CollectionConverters.asJava(expression.children()).iterator();
+        while (each.hasNext()) {
+            children.add(replaced((Expression) each.next(), known, now));
+        }
+        return (Expression) expression.withNewChildren(CollectionConverters.asScala(children).toSeq());
+    }
 
     /** Whether each row gives one row by itself: no aggregate, window or generator. */
     public boolean areOfOneRow() {
@@ -114,12 +264,45 @@ public class Expressions {
     public int input(int at) {
         Object found = analysed.get(at);
         Expression inner = found instanceof Alias ? ((Alias) found).child() : (Expression) found;
-        for (int i = 0; inner instanceof Attribute && i < inputs.size(); i++) {
-            if (((Attribute) inputs.get(i)).exprId().equals(((Attribute) inner).exprId())) {
+        for (int i = 0; inner instanceof Attribute && i < source.size(); i++) {
+            if (((Attribute) source.get(i)).exprId().equals(((Attribute) inner).exprId())) {
                 return i;
             }
         }
         return -1;
+    }
+
+    /** How many calls of Python functions the results need; a call comes behind those that its arguments need. */
+    public int callCount() {
+        return calls.size();
+    }
+
+    /** The name of the function that a call is of. */
+    public String callFunction(int at) {
+        return ((PythonUDF) arguments.get(at)).name();
+    }
+
+    /** The name of the input which has the results of a call. */
+    public String callName(int at) {
+        return ((Attribute) calls.get(at)).name();
+    }
+
+    /** The type of a call's results, as JSON. */
+    public String callType(int at) {
+        return ((Attribute) calls.get(at)).dataType().json();
+    }
+
+    /** The arguments of a call, to be evaluated together; null if it has none. */
+    public Chosen callArguments(int at) {
+        int first = analysed.size();
+        for (int i = 0; i < at; i++) {
+            first += ((Expression) arguments.get(i)).children().size();
+        }
+        List own = new ArrayList();
+        for (int i = 0; i < ((Expression) arguments.get(at)).children().size(); i++) {
+            own.add(Integer.valueOf(first + i));
+        }
+        return own.isEmpty() ? (Chosen) null : choose(own);
     }
 
     /** The names of the functions in a result whose value does not depend on its row alone. */
@@ -190,6 +373,11 @@ public class Expressions {
         private final List inputs = new ArrayList();
         private final List idle = new ArrayList();
         private StructType made;
+
+        /** How many results there are. */
+        public int size() {
+            return expressions.size();
+        }
 
         /** The names of the inputs that they need, in the order in which batches have them. */
         public List needed() {

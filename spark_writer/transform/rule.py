@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,16 +24,18 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import _parse_datatype_json_string
 
 from cutline.common.causes import Code
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import META_FIELDS, OP, Column, TableSchema
-from cutline.common.shape import Shape
+from cutline.common.shape import Function, Shape
 from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks import spark_columns
 from cutline.spark_writer.sinks.contract import TableFault
+from cutline.spark_writer.transform.functions import CallFault, Functions
 
 _SOURCE = Path(__file__).with_name("Expressions.java")
 _KEPT = "kept "
@@ -48,33 +51,100 @@ class RuleFault(TableFault):
     code = Code.RULE
 
 
-class Evaluation:
-    """Expressions that are evaluated together: their results' names, and the columns of the source that they need."""
+class _Catalyst:
+    """Expressions that Catalyst evaluates together: their results' names, and the inputs that they need."""
 
-    def __init__(self, chosen: Any, names: Sequence[str], table_id: str) -> None:
+    def __init__(self, chosen: Any, names: Sequence[str]) -> None:
         """Take what `Expressions.choose` of Java gave."""
-        self._chosen, self._table_id = chosen, table_id
-        self.names = tuple(names)
+        self._chosen = chosen
+        self._names = list(names)
         self.needed = tuple(str(name) for name in chosen.needed())
 
     def results(self, rows: pa.Table) -> pa.Table:
-        """The results for these rows, by name. RuleFault where one fails."""
+        """The results for these rows, by name. An error of py4j's or Spark's where one fails."""
         inputs = rows.select(self.needed)
         with tempfile.TemporaryDirectory(prefix="cutline-rule-") as folder:
             before, after = f"{folder}/before", f"{folder}/after"
             with pa.OSFile(before, "wb") as file, pa.ipc.new_stream(file, inputs.schema) as stream:
                 stream.write_table(inputs)
-            try:
-                self._chosen.evaluate(before, after)
-            except (Py4JJavaError, PySparkException) as error:
-                if _OUT_OF_MEMORY.search(first_line(error)):  # by it alone, it would count as the machine's fault
-                    raise _too_large(f"the rule of {self._table_id}") from error
-                raise RuleFault(
-                    f"the rule of {self._table_id} failed on a row: {first_line(error)}",
-                    "correct select or where in table_options, or correct the row and have the table read again",
-                ) from error
+            self._chosen.evaluate(before, after)
             with pa.OSFile(after, "rb") as file:
-                return pa.ipc.open_stream(file).read_all().rename_columns(self.names)
+                return pa.ipc.open_stream(file).read_all().rename_columns(self._names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call of a Python function: its arguments (None: it has none), and the type and name of the input that has its
+    results."""
+
+    function: Function
+    functions: Functions
+    arguments: _Catalyst | None
+    kind: pa.DataType
+    name: str
+
+    def results(self, rows: pa.Table) -> pa.ChunkedArray:
+        """What the function gives for these rows; CallFault if it fails."""
+        count = rows.num_rows
+        arguments = pa.table({}) if self.arguments is None else self.arguments.results(rows)
+        if not count:
+            return pa.chunked_array([], self.kind)
+        try:
+            return self.functions.values(self.function, arguments, self.kind, count)
+        except CallFault as fault:
+            text = f"the Python function {self.function.name} ({self.function.call}): {fault}"
+            raise CallFault(text, fault.remedy, of_rows=fault.of_rows) from fault
+
+
+class Evaluation:
+    """Expressions that are evaluated together: the columns of the source that they need are `needed`."""
+
+    def __init__(self, results: _Catalyst, calls: Sequence[_Call], source: TableSchema) -> None:
+        """`calls` are all that a rule has, each behind those that its arguments need."""
+        wanted, own = set(results.needed), []
+        for call in reversed(calls):
+            if call.name in wanted:
+                own.append(call)
+                wanted.update(() if call.arguments is None else call.arguments.needed)
+        self._results, self._calls, self._source = results, own[::-1], source
+        self.needed = tuple(name for name in (column.name for column in source.columns) if name in wanted)
+
+    def results(self, rows: pa.Table) -> pa.Table:
+        """The results for these rows, by name. RuleFault where one fails, with the key of the first row on which it
+        does."""
+        try:
+            return self._evaluated(rows)
+        except (Py4JJavaError, PySparkException, CallFault) as error:
+            raise self._fault(rows, error) from error
+
+    def _evaluated(self, rows: pa.Table) -> pa.Table:
+        for call in self._calls:
+            rows = rows.append_column(call.name, call.results(rows))
+        return self._results.results(rows)
+
+    def _fault(self, rows: pa.Table, error: Exception) -> RuleFault:
+        about = f"the rule of {self._source.table_id}"
+        if _OUT_OF_MEMORY.search(first_line(error)):  # by it alone, it would count as the machine's fault
+            return _too_large(about)
+        remedy = "correct select or where in table_options"
+        if isinstance(error, CallFault):
+            remedy = error.remedy
+            if not error.of_rows:
+                return RuleFault(f"{about} failed: {error}", remedy)
+        remedy = f"{remedy}, or correct the row and have the table read again"
+        start, end = 0, rows.num_rows
+        while end - start > 1:
+            middle = (start + end) // 2
+            try:
+                self._evaluated(rows.slice(start, middle - start))
+                start = middle
+            except (Py4JJavaError, PySparkException, CallFault) as earlier:
+                end, error = middle, earlier
+        place = "rows"
+        with suppress(KeyError):  # of a table that has no key in the rows
+            values = [f"{name} {rows[name][start].as_py()!r}" for name in self._source.key]
+            place = f"the row with {', '.join(values)}" if values and end - start == 1 else place
+        return RuleFault(f"{about} failed on {place}: {first_line(error)}", remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +253,10 @@ def _too_large(about: str) -> RuleFault:
     )
 
 
-def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
+def rule_of(session: SparkSession, source: TableSchema, shape: Shape, functions: Functions) -> Rule:
     """Have Spark analyse the rule of a table with this schema. Raises RuleFault with Spark's own sentence."""
     expressions = _analysed(session, source, shape)
+    calls = [_call(expressions, at, source, shape, functions) for at in range(expressions.callCount())]
     size = expressions.size()
     inputs = [expressions.input(at) for at in range(size)]
     filters = shape.where is not None
@@ -197,15 +268,34 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
         if not results:
             return None
         names = [str(expressions.name(at)) for at in results]
-        return Evaluation(expressions.choose(_java_list(session, results)), names, source.table_id)
+        return Evaluation(_Catalyst(expressions.choose(_java_list(session, results)), names), calls, source)
 
-    same = all(name == theirs for name, theirs in plain.items())
-    return Rule(
-        target=target,
-        keeps=same and not filters and target.arrow.equals(source.arrow, check_metadata=True),
-        plain=plain,
-        computed=evaluation([at for at in range(size - filters) if inputs[at] < 0]),
-        condition=evaluation([size - 1] if filters else []),
+    computed = evaluation([at for at in range(size - filters) if inputs[at] < 0])
+    condition = evaluation([size - 1] if filters else [])
+    same = all(name == theirs for name, theirs in plain.items()) and target.arrow.equals(source.arrow, True)
+    keeps = computed is None and condition is None and same
+    return Rule(target=target, plain=plain, computed=computed, condition=condition, keeps=keeps)
+
+
+def _call(expressions: Any, at: int, source: TableSchema, shape: Shape, functions: Functions) -> _Call:
+    """A call of a Python function, which must be there. Raises RuleFault."""
+    function = next(each for each in shape.functions if each.name == expressions.callFunction(at))
+    try:
+        functions.check(function)
+    except CallFault as fault:
+        raise RuleFault(
+            f"the Python function {function.name} ({function.call}) that the rule of {source.table_id} calls can't be"
+            f" used by the Spark writer: {fault}",
+            "put the module where the Spark writer's Python finds it (PYTHONPATH), or correct functions, then retry"
+            " the table",
+        ) from fault
+    arguments = expressions.callArguments(at)
+    return _Call(
+        function=function,
+        functions=functions,
+        arguments=None if arguments is None else _Catalyst(arguments, [str(n) for n in range(arguments.size())]),
+        kind=to_arrow_type(_parse_datatype_json_string(expressions.callType(at)), timestamp_utc=True),
+        name=str(expressions.callName(at)),
     )
 
 
@@ -214,6 +304,14 @@ def _analysed(session: SparkSession, source: TableSchema, shape: Shape) -> Any:
     maker = one_of(session.sparkContext, _SOURCE, "Expressions$Maker")
     fields = pa.schema([source.field(column) for column in source.columns])
     schema = from_arrow_schema(fields, prefer_timestamp_ntz=True).json()
+    types = cast(Any, session)._jvm.java.util.LinkedHashMap()
+    for function in shape.functions:
+        types.put(function.name, function.type)
+        try:
+            maker.check(cast(Any, session)._jsparkSession, function.name, function.type)
+        except (Py4JJavaError, PySparkException) as error:
+            sentence = f"the Python function {function.name} of the pipeline is refused by Spark: {first_line(error)}"
+            raise RuleFault(sentence, f"correct functions.{function.name}") from error
     items = list(shape.select)
     if shape.where is not None:
         items.append(f"(\n{shape.where}\n) AS `{_KEPT}`")
@@ -222,7 +320,7 @@ def _analysed(session: SparkSession, source: TableSchema, shape: Shape) -> Any:
         about = "a rule" if len(some) > 1 else repr(shape.where if some[0].endswith(f"`{_KEPT}`") else some[0])
         about = f"{about} in table_options of {source.table_id}"
         try:
-            found = maker.make(cast(Any, session)._jsparkSession, schema, _java_list(session, some))
+            found = maker.make(cast(Any, session)._jsparkSession, schema, _java_list(session, some), types)
         except (Py4JJavaError, PySparkException) as error:
             if _OUT_OF_MEMORY.search(first_line(error)):
                 raise _too_large(about) from error

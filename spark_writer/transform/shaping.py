@@ -28,6 +28,7 @@ from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.contract import Known
+from cutline.spark_writer.transform.functions import CALL_SECONDS, Functions
 from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
 from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
 from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
@@ -40,12 +41,14 @@ _WRITE_BYTES = 128 << 10
 class Shaping:
     """The rules of one pipeline's tables, for one start. Thread-safe."""
 
-    def __init__(self, store: PipelineStore, session: SparkSession) -> None:
-        """`session` is the pipeline's own, so its settings of Spark SQL hold for rules."""
+    def __init__(self, store: PipelineStore, session: SparkSession, call_seconds: float = CALL_SECONDS) -> None:
+        """`session` is the pipeline's own, so its settings of Spark SQL hold for rules. `call_seconds` is how long a
+        call of a Python function may take for one batch of rows."""
         # BETWEEN and its like would become two projections, one on the other.
         session.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
         self._store = store
         self._session = session
+        self._functions = Functions(call_seconds)
         self._rules: dict[str, Moded] = {}
         self._files: ShapedFiles
 
@@ -54,12 +57,16 @@ class Shaping:
         self._files = self._store.shaped_files(w)
         self._files.remove_left()
 
+    def close(self) -> None:
+        """End the processes of Python functions."""
+        self._functions.close()
+
     def _rule(self, schema: TableSchema) -> Moded:
         known = self._rules.get(schema.hash)
         if known is None:
             shape = schema.shape
             assert shape is not None
-            rule = rule_of(self._session, schema, shape) if shape.ruled else plain_rule(schema)
+            rule = rule_of(self._session, schema, shape, self._functions) if shape.ruled else plain_rule(schema)
             known = moded(rule, schema)
             if len(self._rules) >= RULES:
                 self._rules.clear()

@@ -20,7 +20,7 @@ from cutline.common.config.pipeline import FIXED, PipelineConfig, parse, shown
 from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
 from cutline.common.threads import Threads
-from cutline.services.control.api.named import masking_faults, sink_faults, source_faults
+from cutline.services.control.api.named import function_faults, masking_faults, sink_faults, source_faults
 from cutline.services.control.api.problems import MOST_FAULTS, FieldProblem, Refused, refused
 
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
@@ -146,6 +146,7 @@ def allow(config: PipelineConfig, secrets: Secrets, known: Mapping[str, Any] | N
     faults = [
         *source_faults(config.source, secrets, None if before is None else before.source),
         *masking_faults(config.masking, secrets, None if before is None else before.masking),
+        *function_faults(config.functions, secrets, {} if before is None else before.functions),
         *sink_faults(config.sink, secrets, None if before is None else before.sink),
     ]
     if faults:

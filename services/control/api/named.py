@@ -16,6 +16,7 @@ from urllib.parse import unquote_plus
 from cutline.common.config.addresses import barred, hosts_in
 from cutline.common.config.masking_config import MaskingConfig
 from cutline.common.config.pipeline import SinkConfig
+from cutline.common.config.python_functions import FunctionConfig
 from cutline.common.config.secrets import Secrets
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import Unavailable
@@ -72,6 +73,21 @@ def masking_faults(
         yield _fault("masking.key_env", "variable")
     if masking.key_file is not None and not secrets.file(masking.key_file):
         yield _fault("masking.key_file", "file")
+
+
+def function_faults(
+    functions: Mapping[str, FunctionConfig], secrets: Secrets, base: Mapping[str, FunctionConfig]
+) -> Iterator[FieldProblem]:
+    """The modules of Python functions that a request may not name; `base` are those of the stored definition."""
+    known = {each.call for each in base.values()}
+    for name, each in functions.items():
+        if each.call not in known and not secrets.module(each.call.partition(":")[0]):
+            yield FieldProblem(
+                field=f"functions.{name}",
+                detail=f"functions.{name} names no module that requests may use",
+                remedy="name one that CUTLINE_FUNCTIONS of the control service allows (unset: *_functions), or define"
+                " the pipeline from a file (cutline define)",
+            )
 
 
 def sink_faults(sink: SinkConfig, secrets: Secrets, base: SinkConfig | None = None) -> Iterator[FieldProblem]:

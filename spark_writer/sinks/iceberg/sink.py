@@ -351,3 +351,4 @@ class IcebergSink:
         """See `Sink`."""
         self.upkeep.close()
         self._files.shutdown(wait=True, cancel_futures=True)
+        self._shaping.close()

@@ -49,30 +49,38 @@ def test_the_examples_of_the_page_give_what_it_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     blocks = blocks_of(HERE)
-    made, changed, moded, changed_too, as_of = (block.text for block in blocks if block.language == "sql")
-    rules, masking, modes = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
-    (python,), (prints,) = ([block.text for block in blocks if block.language == name] for name in ("python", "text"))
-    people, visits, later, payments, members, prices = tables_of_the_page()
+    made, changed, called, moded, changed_too, as_of = (block.text for block in blocks if block.language == "sql")
+    rules, masking, functions, modes = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
+    python, module = (block.text for block in blocks if block.language == "python")
+    (prints,) = (block.text for block in blocks if block.language == "text")
+    people, visits, later, contacts, payments, members, prices = tables_of_the_page()
     schema = fresh_database(mariadb)
 
     def carry_out(statements: str) -> None:
         plain = re.sub(r" *--.*", "", statements)
         mariadb.execute(*(each for each in plain.split(";") if each.strip()), database=schema)
 
+    (tmp_path / "shop_functions.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     carry_out(made)
+    carry_out(called)
     carry_out(moded)
-    names = [f"{schema}.{name}" for name in ("people", "visits", "payments", "members", "prices")]
+    names = [f"{schema}.{name}" for name in ("people", "visits", "payments", "members", "prices", "contacts")]
     key = _KEY.findall(python)[0]
     monkeypatch.setenv(masking["masking"]["key_env"], key)
     with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
-        options = rules["table_options"] + modes["table_options"]
-        pipeline = mesh.pipeline("shop", mariadb, names, table_options=options, snapshot=modes["snapshot"])
+        options = [each for block in (rules, functions, modes) for each in block["table_options"]]
+        more = yaml.safe_dump({"functions": functions["functions"]})
+        pipeline = mesh.pipeline(
+            "shop", mariadb, names, more, table_options=options, snapshot=modes["snapshot"]
+        )
         sink = (pipeline.store.definition() or {})["sink"]
         warehouse = sink["warehouse"]
         pipeline.until(lambda: pipeline.shows(*names), "all to be live")
         first = savepoint(pipeline, "first")
         assert shown(warehouse, names[0], people[0], ["id"]) == people
         assert shown(warehouse, names[1], visits[0], ["id"]) == visits
+        assert shown(warehouse, names[5], contacts[0], ["id"]) == contacts
         assert lake_table(warehouse, names[0]).schema().column_names == people[0]
         carry_out(changed)
         carry_out(changed_too)

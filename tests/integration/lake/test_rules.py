@@ -143,6 +143,20 @@ def test_expressions_and_names_of_all_kinds_are_as_in_a_query(bench: SparkBench)
     }  # fmt: skip
 
 
+def test_a_column_that_is_computed_under_its_own_name_is_not_taken_as_it_is(bench: SparkBench) -> None:
+    journal = bench.journal
+    table = replace(T, shape=Shape(select=("id", "upper(note) AS note", "price")))
+    journal.table(table)
+    journal.chunk(table, [order(1, "one", "1.00")])
+    journal.checkpoint(kept=True)
+    start = bench.apply()
+    journal.change(table, ("+I", order(2, "two", "2.00")))
+    journal.checkpoint(kept=True)
+    bench.apply(start)
+    assert sorted(row["note"] for row in bench.rows(T.table_id)[1]) == ["ONE", "TWO"]
+    assert agree(bench, table) == 2
+
+
 def test_values_too_large_for_the_memory_hold_back_their_table_alone(bench: SparkBench) -> None:
     journal = bench.journal
     huge = replace(T, shape=Shape(select=("id", "repeat(note, 2000000000) AS c")))

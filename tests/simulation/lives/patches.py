@@ -131,6 +131,9 @@ class Unshaped:
     def shaped(self, step: TableStep, known: Known) -> AbstractContextManager[TableStep]:
         return nullcontext(step)
 
+    def close(self) -> None:
+        pass
+
 
 class Engine:
     """The modelled lake of the world, in place of Spark."""

@@ -147,6 +147,26 @@ async def test_a_request_gets_no_mask_key_but_those_that_the_setting_allows(
     assert not rogue.received
 
 
+@pytest.mark.parametrize(
+    ("allowed_modules", "module", "refused"),
+    [(None, "shop_functions", False), (None, "os", True), (None, "os.path", True), ("shop.*", "shop.rules", False),
+     ("shop.*", "shop_functions", True), ("-", "shop_functions", True)],
+)  # fmt: skip
+async def test_a_request_may_name_only_modules_that_are_allowed(
+    tmp_path: Path, rogue: RogueServer, allowed: Path, allowed_modules: str | None, module: str, refused: bool
+) -> None:
+    store = Store(f"file://{tmp_path}/store")
+    secrets = Secrets.parsed("SHOP_", allowed_modules)
+    app = build(cast(Registry, FakeRegistry()), store, Access(store.access, open_here=True), secrets=secrets)
+    pipeline = {
+        "name": "shop", "source": source(rogue, password_env="SHOP_PASSWORD"), "tables": ["a.*"],
+        "sink": {"warehouse": "/tmp/never-made"}, "functions": {"f": {"call": f"{module}:f", "type": "int"}},
+    }  # fmt: skip
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as opened:
+        answer = await opened.post("/v1/pipelines?dry_run", json=pipeline)
+    assert ("functions.f names no module that requests may use" in answer.text) is refused
+
+
 async def test_a_relative_path_of_a_mask_key_is_refused(api: httpx.AsyncClient, rogue: RogueServer) -> None:
     body = {"name": "shop", "source": source(rogue), "tables": ["a.*"], "sink": {"warehouse": "/tmp/never-made"}}
     answer = await api.post("/v1/pipelines?dry_run", json={**body, "masking": {"key_file": "key"}})
