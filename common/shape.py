@@ -61,6 +61,7 @@ class Shape:
     images: Images = "after"
     chunk_by: tuple[str, ...] = ()
     functions: tuple[Function, ...] = ()
+    key: tuple[str, ...] = ()
 
     def needs(self, columns: Collection[str]) -> set[str]:
         """Those of a table's columns that the rule may need; some that it does not need may be among them.
@@ -95,16 +96,17 @@ class Shape:
     @property
     def ruled(self) -> bool:
         """Whether there is a rule, not a mode alone."""
-        return self.select != _ALL or self.where is not None
+        return self.select != _ALL or self.where is not None or self.key != ()
 
     @property
     def needs_before(self) -> bool:
         """Whether changes must be staged with the row before each update.
 
         By it alone a condition tells an update that takes a row out (a delete) from one of a row that was out before.
-        A mirror need not tell: to delete a row that is not there changes nothing.
+        A mirror need not tell: to delete a row that is not there changes nothing. But of another key than the source's
+        it alone has the value before.
         """
-        return self.mode != "mirror" and (self.images == "both" or self.where is not None)
+        return bool(self.key) or (self.mode != "mirror" and (self.images == "both" or self.where is not None))
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, for JSON, without the attributes that have their defaults."""
@@ -119,6 +121,8 @@ class Shape:
             body["images"] = self.images
         if self.functions:
             body["functions"] = [[each.name, each.call, each.type, each.version] for each in self.functions]
+        if self.key:
+            body["key"] = list(self.key)
         return body | ({"chunk_by": list(self.chunk_by)} if self.chunk_by else {})
 
     @classmethod
@@ -132,6 +136,7 @@ class Shape:
             mode=body.get("mode", "mirror"),
             images=body.get("images", "after"),
             chunk_by=tuple(body.get("chunk_by", ())),
+            key=tuple(body.get("key", ())),
             functions=tuple(
                 Function(name=name, call=call, type=kind, version=version)
                 for name, call, kind, version in body.get("functions", ())

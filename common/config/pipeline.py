@@ -349,6 +349,11 @@ class PipelineConfig(Strict):
                 " stand beside the row that has it already",
                 "set snapshot.chunks: exact",
             )
+        if self.snapshot.chunks != "exact" and any(options.key for options in self.table_options):
+            raise fault(
+                "has table_options with key, of which a change that is replayed over a chunk does not say whose it was",
+                "set snapshot.chunks: exact",
+            )
         return self
 
     @model_validator(mode="after")

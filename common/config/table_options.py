@@ -114,6 +114,12 @@ class TableOptions(Strict):
         exclude_if=lambda condition: condition is None,
         description="a condition in Spark SQL over the source's columns; the lake has the rows for which it is true",
     )
+    key: Names = Field(
+        default=(),
+        exclude_if=lambda columns: not columns,
+        description="columns of the lake table that are its key instead of the source's, also computed ones; the"
+        " source's must be there too. Two rows with one key quarantine the table; needs snapshot.chunks: exact",
+    )
     mask: Names = Field(
         default=(),
         exclude_if=lambda columns: not columns,
@@ -182,6 +188,14 @@ class TableOptions(Strict):
                 raise fault(f"sorts by {name!r}, which is empty or there twice", "name each column once")
         return sort
 
+    @field_validator("key", mode="after")
+    @classmethod
+    def _distinct(cls, key: tuple[str, ...]) -> tuple[str, ...]:
+        for name in key:
+            if not name.strip() or key.count(name) > 1:
+                raise fault(f"has {name!r} in key, which is empty or there twice", "name each column once")
+        return key
+
     @field_validator("partition", mode="after")
     @classmethod
     def _known_transforms(cls, partition: tuple[str, ...]) -> tuple[str, ...]:
@@ -210,16 +224,18 @@ class TableOptions(Strict):
             raise fault("has identity and chunk_by", "a table with an identity is chunked by it, so keep one")
         if self.images == "both" and self.mode != "append":
             raise fault(f"has images: both with mode: {self.mode}", "only append has rows of before an update")
+        if self.key and self.mode != "mirror":
+            raise fault(f"has key with mode: {self.mode}", "only a mirror can have another key than the source's")
         return self
 
     @property
     def has_shape(self) -> bool:
         """Whether the lake's rows are others than the source's."""
-        return bool(self.select or self.where is not None or self.mask or self.mode != "mirror")
+        return bool(self.select or self.where is not None or self.mask or self.key or self.mode != "mirror")
 
     def shape(self, mask_key: str | None, functions: Sequence[Function] = ()) -> Shape | None:
-        """What the rows become by `select`, `where`, `mask` and `mode`; None: they stay as they are. `mask_key` is the
-        fingerprint of the pipeline's key, `functions` are its Python functions."""
+        """What the rows become by `select`, `where`, `key`, `mask` and `mode`; None: they stay as they are. `mask_key`
+        is the fingerprint of the pipeline's key, `functions` are its Python functions."""
         if not self.has_shape:
             return None
         texts = (*self.select, *(() if self.where is None else (self.where,)))
@@ -231,6 +247,7 @@ class TableOptions(Strict):
             mode=self.mode,
             images=self.images,
             chunk_by=self.chunk_by,
+            key=self.key,
             functions=tuple(each for each in functions if any(map(each.is_called_in, texts))),
         )
 

@@ -32,6 +32,7 @@ from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TS
 from cutline.common.shape import Mode, Shape
 from cutline.spark_writer.sinks.contract import Known
 from cutline.spark_writer.transform.history import BEFORE_ALL, VERSIONED, Versioned, lake_columns, of_snapshot
+from cutline.spark_writer.transform.rekeyed import Rekeyed, rekeyed
 from cutline.spark_writer.transform.rule import Rule, RuleFault
 
 APPENDED = {
@@ -123,23 +124,26 @@ class Marked:
             yield pa.Table.from_arrays(cast, schema=pa.schema(fields))
 
 
-Moded = Rule | Appended | Marked | Versioned
+Moded = Rule | Rekeyed | Appended | Marked | Versioned
 
 
 def moded(rule: Rule, source: TableSchema) -> Moded:
     """What becomes of a table's rows by its mode, after its rule. RuleFault if the mode can't be carried out."""
     shape = source.shape or Shape()
     mode: Mode = shape.mode
-    if mode == "mirror":
+    if mode == "mirror" and not shape.key:
         return rule
     needed = () if rule.condition is None else rule.condition.needed
     if generated := [name for name in needed if source.column(name).generated]:
         # It would be null there, and an update that takes the row out could not be told from one outside.
+        setting = "key" if shape.key else f"mode: {mode}"
         raise RuleFault(
             f"where of {source.table_id} needs the generated column {generated[0]}, which MariaDB leaves out of the row"
-            f" before an update, so that mode: {mode} could not tell which rows leave the condition",
+            f" before an update, so that {setting} could not tell which rows leave the condition",
             "write the column's expression instead",
         )
+    if shape.key:
+        return rekeyed(rule, source, shape.key)
     if mode == "append":
         kinds = {name: kind for name, (kind, _) in APPENDED.items()}
         return Appended(rule=rule, target=_with_own(rule.target, mode, kinds, key=()), both=shape.images == "both")

@@ -7,7 +7,7 @@ a sink takes them as it takes staged files.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from cutline.common.file_metrics import file_metrics
 from cutline.common.journal.plan import Staged, StagedLost, TableStep
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import META_FIELDS, OP, SEQ, TS, TableSchema
+from cutline.common.shape import Shape
 from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
@@ -31,6 +32,7 @@ from cutline.spark_writer.sinks.contract import Known
 from cutline.spark_writer.transform.functions import CALL_SECONDS, Functions
 from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
 from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
+from cutline.spark_writer.transform.rekeyed import PART_ROWS, Rekeyed
 from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
 
 RULES = 1000
@@ -79,8 +81,12 @@ class Shaping:
 
     def parts(self, step: TableStep) -> list[TableStep]:
         """See `Shaping` of the sinks' contract."""
-        mode = "mirror" if step.schema.shape is None else step.schema.shape.mode
-        looks = mode == "history" or (mode == "soft-delete" and step.truncated_at is not None)
+        shape = step.schema.shape or Shape()
+        looks = shape.mode == "history" or (shape.mode == "soft-delete" and step.truncated_at is not None)
+        if shape.key and step.chunks:
+            chunks = [replace(step, chunks=some, changes=[], truncated_at=None) for some in _parts_of(step.chunks)]
+            changed = step.changes or step.truncated_at is not None
+            return [*chunks, *([replace(step, chunks=[])] if changed else [])]
         if not (looks and step.chunks and step.changes):
             return [step]
         return [replace(step, changes=[], truncated_at=None), replace(step, chunks=[])]
@@ -98,18 +104,38 @@ class Shaping:
                 step,
                 truncated_at=step.truncated_at if empties else None,
                 schema=self._rule(step.schema).target,
-                chunks=[file for staged in step.chunks for file in self._shaped(staged, made)],
+                chunks=self._chunks(step, made, known),
                 changes=self._changes(step, made, known),
             )
         finally:
             with suppress(Unavailable):  # the next start removes them
                 self._files.remove(made)
 
+    def _chunks(self, step: TableStep, made: list[str], known: Known) -> list[Staged]:
+        """Make the files of a step's chunks; their names are added to `made`."""
+        rule = self._rule(step.schema)
+        if not isinstance(rule, Rekeyed) or not step.chunks:
+            return [file for staged in step.chunks for file in self._shaped(staged, made)]
+        files, keys = [], []
+
+        def noted(rows: pa.Table) -> pa.Table:
+            shaped, theirs = rule.chunk(rows)
+            keys.append(theirs)
+            return shaped
+
+        for staged in step.chunks:
+            with self._groups(staged, rule.reads) as groups:
+                files += self._file(staged, map(noted, groups), made)
+        rule.check_new(pa.concat_tables(keys), known)
+        return files
+
     def _changes(self, step: TableStep, made: list[str], known: Known) -> list[Staged]:
         """Make the files of a step's changes; their names are added to `made`."""
         rule = self._rule(step.schema)
         if isinstance(rule, Versioned) and step.changes:
             return self._versions(step, rule, made, known)
+        if isinstance(rule, Rekeyed) and step.changes:
+            return self._last(step, rule, made, known)
         if isinstance(rule, Marked) and step.changes:
             return self._marks(step, rule, made, known)
         return [file for staged in step.changes for file in self._shaped(staged, made)]
@@ -128,6 +154,20 @@ class Shaping:
             with self._groups(staged, theirs.reads) as groups:
                 files += self._file(staged, map(partial(theirs.versions, ends=ends), groups), made)
         return files + self._of_lake_rows(step, ended(known, ends, rule.target), made)
+
+    def _last(self, step: TableStep, rule: Rekeyed, made: list[str], known: Known) -> list[Staged]:
+        """Make the files of changes that stay, by the owners of keys: first all keys are read, then the rows."""
+        rules = [cast(Rekeyed, self._rule(staged.schema)) for staged in step.changes]
+        events: list[pa.Table] = []
+        for staged, theirs in zip(step.changes, rules, strict=True):
+            with self._groups(staged, theirs.reads) as groups:
+                events += map(theirs.events, groups)
+        last = rule.last(pa.concat_tables(events), known, step.truncated_at)
+        files = []
+        for staged, theirs in zip(step.changes, rules, strict=True):
+            with self._groups(staged, theirs.reads) as groups:
+                files += self._file(staged, map(partial(theirs.changes, last=last), groups), made)
+        return files
 
     def _marks(self, step: TableStep, rule: Marked, made: list[str], known: Known) -> list[Staged]:
         """Make the files of changes with marks; where there was a TRUNCATE, it is looked for in all of them first."""
@@ -181,6 +221,7 @@ class Shaping:
         rule = self._rule(staged.schema)
         if isinstance(rule, Rule) and rule.keeps:
             return [replace(staged, schema=rule.target)]
+        assert not isinstance(rule, Rekeyed)
         with self._groups(staged, rule.reads) as groups:
             if staged.record.kind == "chunk":
                 return self._file(staged, map(rule.chunk, groups), made)
@@ -212,3 +253,16 @@ class Shaping:
         metrics = file_metrics(metadata, schema) if record.kind == "chunk" else None
         record = replace(record, path=ref.path, sha256=ref.sha256, size=ref.size, rows=rows, metrics=metrics)
         return [replace(staged, record=record, schema=self._rule(staged.schema).target)]
+
+
+def _parts_of(chunks: Sequence[Staged]) -> list[list[Staged]]:
+    """Chunks in parts of about `PART_ROWS`."""
+    parts: list[list[Staged]] = [[]]
+    rows = 0
+    for staged in chunks:
+        if parts[-1] and rows + staged.rows > PART_ROWS:
+            parts.append([])
+            rows = 0
+        parts[-1].append(staged)
+        rows += staged.rows
+    return parts

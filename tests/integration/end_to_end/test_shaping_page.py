@@ -28,7 +28,12 @@ def tables_of_the_page() -> list[list[list[str]]]:
     """The page's tables of rows, each as its lines of cells, the first the names of columns."""
     found = _TABLE.findall((ROOT / "docs/shaping.md").read_text(encoding="utf-8"))
     lines = [[[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()] for text in found]
-    return [[table[0], *table[2:]] for table in lines if table[0][0] == "id"]
+    return [[table[0], *table[2:]] for table in lines if table[0][0] in ("id", "hall")]
+
+
+def texts(language: str) -> list[str]:
+    """The page's blocks of a language."""
+    return [block.text for block in blocks_of(HERE) if block.language == language]
 
 
 def shown(warehouse: str, table: str, names: list[str], order: list[str]) -> list[list[str]]:
@@ -48,12 +53,11 @@ def test_the_examples_of_the_page_give_what_it_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    blocks = blocks_of(HERE)
-    made, changed, called, moded, changed_too, as_of = (block.text for block in blocks if block.language == "sql")
-    rules, masking, functions, modes = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
-    python, module = (block.text for block in blocks if block.language == "python")
-    (prints,) = (block.text for block in blocks if block.language == "text")
-    people, visits, later, contacts, payments, members, prices = tables_of_the_page()
+    made, changed, called, seated, swapped, moded, changed_too, as_of = texts("sql")
+    rules, masking, functions, keys, modes = map(yaml.safe_load, texts("yaml"))
+    python, module = texts("python")
+    (prints,) = texts("text")
+    people, visits, later, contacts, seats, others, payments, members, prices = tables_of_the_page()
     schema = fresh_database(mariadb)
 
     def carry_out(statements: str) -> None:
@@ -62,14 +66,13 @@ def test_the_examples_of_the_page_give_what_it_says(
 
     (tmp_path / "shop_functions.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    carry_out(made)
-    carry_out(called)
-    carry_out(moded)
-    names = [f"{schema}.{name}" for name in ("people", "visits", "payments", "members", "prices", "contacts")]
+    for statements in (made, called, seated, moded):
+        carry_out(statements)
+    names = [f"{schema}.{name}" for name in ("people", "visits", "payments", "members", "prices", "contacts", "seats")]
     key = _KEY.findall(python)[0]
     monkeypatch.setenv(masking["masking"]["key_env"], key)
     with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
-        options = [each for block in (rules, functions, modes) for each in block["table_options"]]
+        options = [each for block in (rules, functions, keys, modes) for each in block["table_options"]]
         more = yaml.safe_dump({"functions": functions["functions"]})
         pipeline = mesh.pipeline(
             "shop", mariadb, names, more, table_options=options, snapshot=modes["snapshot"]
@@ -78,15 +81,15 @@ def test_the_examples_of_the_page_give_what_it_says(
         warehouse = sink["warehouse"]
         pipeline.until(lambda: pipeline.shows(*names), "all to be live")
         first = savepoint(pipeline, "first")
-        assert shown(warehouse, names[0], people[0], ["id"]) == people
-        assert shown(warehouse, names[1], visits[0], ["id"]) == visits
-        assert shown(warehouse, names[5], contacts[0], ["id"]) == contacts
+        for at, table in ((0, people), (1, visits), (5, contacts), (6, seats)):
+            assert shown(warehouse, names[at], table[0], table[0][:2]) == table
         assert lake_table(warehouse, names[0]).schema().column_names == people[0]
-        carry_out(changed)
-        carry_out(changed_too)
+        for statements in (changed, changed_too, swapped):
+            carry_out(statements)
         pipeline.catches_up(*names)
         savepoint(pipeline, "later")
         assert shown(warehouse, names[0], later[0], ["id"]) == later
+        assert shown(warehouse, names[6], others[0], ["hall", "place"]) == others
         assert shown(warehouse, names[2], payments[0], ["_seq", "id"]) == payments
         assert shown(warehouse, names[3], members[0], ["id"]) == members
         assert shown(warehouse, names[4], prices[0], ["id", "_from_seq"]) == prices
