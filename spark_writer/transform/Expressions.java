@@ -23,6 +23,7 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
+import org.apache.spark.sql.catalyst.expressions.NamedArgumentExpression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
@@ -180,6 +181,11 @@ public class Expressions {
         Expression made = (Expression) expression.withNewChildren(CollectionConverters.asScala(children).toSeq());
         if (!(made instanceof PythonUDF)) {
             return made;
+        }
+        for (int i = 0; i < children.size(); i++) {
+            if (children.get(i) instanceof NamedArgumentExpression) {
+                throw new IllegalArgumentException(((PythonUDF) made).name() + " takes no arguments by name");
+            }
         }
         for (int i = 0; i < calls.size(); i++) {
             if (((PythonUDF) arguments.get(i)).semanticEquals(made)) {

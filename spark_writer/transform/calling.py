@@ -1,6 +1,6 @@
 """A process in which a Python function of rules runs: `python -m cutline.spark_writer.transform.calling module:name`.
 
-It gets batches from the Spark writer on its standard input and answers on its standard output (`functions.py`): each
+It gets batches from the Spark writer on its standard input and answers on its standard output (functions.py): each
 message is a line of JSON, then a stream of Arrow. So a function that never returns, or that ends its process, harms
 only its own call.
 """
@@ -20,6 +20,8 @@ import pyarrow as pa
 
 VALUES = "values"
 """The one column of an answer."""
+LONGEST = 500
+"""How many characters of an error's text are passed on."""
 
 
 def found(call: str) -> Any:
@@ -37,7 +39,7 @@ class Misfit(Exception):
 
 def sentence(error: BaseException) -> str:
     """An error in one line, with its place in the function."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error)[: 4 * LONGEST].split())[:LONGEST]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}{f': {text}' if text else ''}{place}"
@@ -72,9 +74,9 @@ def end_with(parent: int) -> None:
 def main(call: str) -> None:
     """Serve until the Spark writer closes the standard input."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
-    out = os.fdopen(os.dup(1), "wb")
+    source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a function prints is no answer
-    source = sys.stdin.buffer
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         function = found(call)
     except BaseException as error:

@@ -7,6 +7,9 @@ failed to answer in time is killed. They end with the Spark writer, since their 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,9 +18,10 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cutline.common.shape import Function
-from cutline.spark_writer.transform.calling import VALUES
+from cutline.spark_writer.transform.calling import LONGEST, VALUES
 
 CALL_SECONDS = 30.0
 """How long a call may take, unless the environment says otherwise."""
@@ -45,7 +49,11 @@ class _Process:
     def __init__(self, call: str) -> None:
         """Start it, and have it import the function; CallFault if it can't."""
         command = [sys.executable, "-m", "cutline.spark_writer.transform.calling", call]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._socket, theirs = socket.socketpair()
+        with theirs:  # a session of its own, which ends as a whole
+            end = theirs.fileno()
+            self._process = subprocess.Popen(command, stdin=end, stdout=end, start_new_session=True)
+        self._file = self._socket.makefile("rwb")
         try:
             self._within(START_SECONDS, self._answer)
         except BaseException:
@@ -56,30 +64,36 @@ class _Process:
         """The values of the function for these arguments; CallFault if there are none within `seconds`."""
         return self._within(seconds, lambda: self._called(arguments, rows))
 
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def end(self) -> None:
-        """Kill it."""
-        self._process.kill()
+        """Kill it, and what it started."""
+        self._kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # bytes that it had not read
-                    pipe.close()
+        with suppress(OSError):  # bytes that it had not read
+            self._file.close()
+        self._socket.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(OSError):  # so that no read waits for whoever else holds the other end
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _called(self, arguments: pa.Table, rows: int) -> pa.ChunkedArray:
-        pipe = self._process.stdin
-        assert pipe is not None
-        pipe.write(json.dumps({"rows": rows}).encode() + b"\n")
-        with pa.ipc.new_stream(pipe, arguments.schema) as stream:
+        self._file.write(json.dumps({"rows": rows}).encode() + b"\n")
+        with pa.ipc.new_stream(self._file, arguments.schema) as stream:
             stream.write_table(arguments)
-        pipe.flush()
+        self._file.flush()
         self._answer()
-        with pa.ipc.open_stream(self._process.stdout) as stream:
+        with pa.ipc.open_stream(self._file) as stream:
             return stream.read_all()[VALUES]
 
     def _answer(self) -> None:
-        pipe = self._process.stdout
-        assert pipe is not None
-        about = json.loads(pipe.readline())
+        about = json.loads(self._file.readline())
         if "error" in about:
             raise CallFault(about["error"], of_rows=about.get("of_rows", False))
 
@@ -88,7 +102,7 @@ class _Process:
 
         def kill() -> None:
             late.set()
-            self._process.kill()
+            self._kill()
 
         timer = threading.Timer(seconds, kill)
         timer.start()
@@ -98,6 +112,7 @@ class _Process:
             if late.is_set():
                 remedy = f"{CORRECT}, or give it more time by CUTLINE_FUNCTION_SECONDS"
                 raise CallFault(f"it had not returned after {seconds:g} s", remedy) from error
+            self._kill()
             raise CallFault(f"its process ended with the code {self._process.wait()}", of_rows=True) from error
         finally:
             timer.cancel()
@@ -111,6 +126,7 @@ class Functions:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._idle: dict[str, list[tuple[int, _Process]]] = {}
+        self._closed = False
 
     def check(self, function: Function) -> None:
         """Raise CallFault if the function is not there."""
@@ -126,16 +142,14 @@ class Functions:
             self._end(function.call)  # whoever corrects the function wants it imported anew
             raise
         self._keep(function, process)
-        if made.type != kind and not pa.types.is_null(made.type):
-            raise CallFault(f"it returned values of the type {made.type}, and its own is {kind}")
-        return made.cast(kind)
+        return _fitting(made, kind)
 
     def _taken(self, function: Function) -> _Process:
         """A process of this version; those of others are ended, so a raised version has the module imported anew."""
         with self._lock:
             idle = self._idle.setdefault(function.call, [])
-            same = [process for version, process in idle if version == function.version]
-            others = [process for version, process in idle if version != function.version]
+            same = [process for version, process in idle if version == function.version and process.lives]
+            others = [process for _, process in idle if process not in same]
             idle[:] = [(function.version, process) for process in same[1:]]
         for process in others:
             process.end()
@@ -144,13 +158,14 @@ class Functions:
     def _keep(self, function: Function, process: _Process) -> None:
         with self._lock:
             idle = self._idle.setdefault(function.call, [])
-            if len(idle) < IDLE:
+            if len(idle) < IDLE and not self._closed:
                 idle.append((function.version, process))
                 return
         process.end()
 
     def close(self) -> None:
-        """End the processes that nobody uses."""
+        """End the processes that nobody uses; the others once nobody does."""
+        self._closed = True
         for call in list(self._idle):
             self._end(call)
 
@@ -159,3 +174,26 @@ class Functions:
             idle = self._idle.pop(call, [])
         for _, process in idle:
             process.end()
+
+
+def _fitting(made: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A function's values as its own type. Integers, texts and binary values may come in a wider or narrower type that
+    holds them; CallFault for all else, and for values that no reader of the lake could take."""
+    types = pa.types
+    alike = (
+        (types.is_integer,),
+        (types.is_string, types.is_large_string, types.is_string_view),
+        (types.is_binary, types.is_large_binary, types.is_binary_view),
+    )
+    same = made.type == kind or types.is_null(made.type)
+    if not same and not any(any(of(made.type) for of in some) and any(of(kind) for of in some) for some in alike):
+        raise CallFault(f"it returned values of the type {made.type}, and its own is {kind}")
+    try:
+        made.validate(full=True)
+        made = made.cast(kind)
+        if types.is_date(kind) or types.is_timestamp(kind):
+            pc.min_max(made).as_py()  # a year that Python has: 1 to 9999
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        text = " ".join(str(error).split())[:LONGEST]
+        raise CallFault(f"it returned a value that {kind}, its type, can't hold ({text})", of_rows=True) from error
+    return made

@@ -1,15 +1,17 @@
 """Another key than the source's (`key`): rows that the lake finds by columns of its own, also computed ones.
 
 At the source nothing keeps two rows from having one key of the lake, so each row *owns* its key there: the lake has the
-columns of the source's key too, which say who does. A step of changes is taken as a whole, since within it keys may
-pass from row to row, as when two rows swap theirs. What counts is who owns a key after all changes:
+columns of the source's key too, which say who does. A step is taken as a whole, its chunks and its changes. For within
+it keys may pass from row to row, as when two rows swap theirs; and chunks are of different moments, so that two of them
+may have one key. What counts is who owns a key after all of it:
 
-- one row: its last image is the lake's row, if any change of the step concerns it;
+- one row: its last image is the lake's row, if anything in the step concerns it;
 - none: the lake's row is deleted;
 - two: neither is right, and the table is held back with both rows named (RuleFault).
 
 A row that owned a key before the step says so by its first change in it, the image before an update or a deletion. If
-none does, the lake is asked who has the key.
+none does, the lake is asked who has the key. A chunk's row that is alone with its key stays in the chunk; another one
+becomes a change, which replaces what the lake had.
 
 Relies on: changes that are past the row which a chunk has of their key (`snapshot.chunks: exact`), each update with the
 row before it (`Shape.needs_before`). Memory grows with the keys of a step, not with its rows, nor with the table.
@@ -17,8 +19,9 @@ row before it (`Shape.needs_before`). Memory grows with the keys of a step, not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -29,15 +32,12 @@ from cutline.common.keys import comparable
 from cutline.common.ops import Op, is_any
 from cutline.common.schema import META_FIELDS, OP, SEQ, TableSchema
 from cutline.spark_writer.sinks.contract import Known
-from cutline.spark_writer.transform.rule import Rule, RuleFault
-
-PART_ROWS = 2_000_000
-"""The rows of a snapshot whose keys are compared with each other at once; all are compared with the lake's."""
+from cutline.spark_writer.transform.rule import Evaluation, Rule, RuleFault, scattered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Last:
-    """What a step's changes leave: the `SEQ` of the changes that stay, growing, and their operations."""
+    """What a step leaves: the `SEQ` of the rows and changes that stay, growing, and their operations."""
 
     seq: Any
     ops: Any
@@ -45,100 +45,96 @@ class Last:
     def among(self, changes: pa.Table) -> pa.Table:
         """Those of these changes that stay."""
         seq = changes[SEQ].to_numpy()
-        at = np.minimum(np.searchsorted(self.seq, seq), max(0, len(self.seq) - 1))
-        stays = self.seq[at] == seq if len(self.seq) else np.zeros(len(seq), bool)
+        if not len(self.seq):
+            return changes.slice(0, 0)
+        at = np.minimum(np.searchsorted(self.seq, seq), len(self.seq) - 1)
+        stays = self.seq[at] == seq
         kept = changes.filter(pa.array(stays))
-        ops = pa.array(self.ops[at[stays]] if len(self.seq) else [], pa.string())
-        return kept.set_column(kept.schema.get_field_index(OP), OP, ops)
+        return kept.set_column(kept.schema.get_field_index(OP), OP, pa.array(self.ops[at[stays]], pa.string()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rekeyed:
-    """A rule, and the key of its lake table; `owner` are the source's key columns there."""
+    """A rule, and the key of its lake table; `owner` are the source's key columns there. `keyed` is the rule of these
+    columns alone: no other is computed for a row that does not stay. `own` and `rest` compute what the key and the other
+    columns have (None: nothing).
+    """
 
     rule: Rule
     target: TableSchema
     owner: tuple[str, ...]
+    keyed: Rule
+    own: Evaluation | None
+    rest: Evaluation | None
 
     @property
     def reads(self) -> set[str]:
         """The columns of the source that are needed."""
         return self.rule.reads
 
-    def chunk(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """The lake's rows of those that a SELECT gave, and their `keys`."""
-        made = self.rule.chunk(rows)
-        keys = self.keys(made)
-        return made.cast(self.target.arrow), keys
-
-    def changes(self, changes: pa.Table, last: Last) -> pa.Table:
-        """Those changes of lake rows that stay."""
-        return last.among(self.rule.images(changes)).cast(pa.schema([*self.target.arrow, *META_FIELDS]))
-
-    def keys(self, rows: pa.Table) -> pa.Table:
-        """The keys of the lake's rows, `k0`, …, and their owners, `o0`, …; RuleFault where a key has a null."""
-        keys = [comparable(rows[name].cast(self.target.field(column).type)) for name, column in self._named]
-        owners = [comparable(rows[name]) for name in self.owner]
-        for name, values in zip(self.target.key, keys, strict=True):
-            if values.null_count:
-                at = pc.index(pc.is_null(values), True).as_py()
-                raise RuleFault(
-                    f"the key {_printed(self.target.key)} of {self.target.table_id} has a null in {name}, for the row"
-                    f" with {self._row(owners, at)}",
-                    "choose a key without nulls, or leave such rows out by where",
-                )
-        return pa.table([*keys, *owners], names=[*self._k, *self._o])
-
     def events(self, changes: pa.Table) -> pa.Table:
-        """The keys and owners of changes, with `SEQ` and whether the row has the key afterwards (`OP`)."""
-        made = self.rule.images(changes)
+        """The keys of changes, `k0`, …, and their owners, `o0`, …, with `SEQ` and whether the row has the key
+        afterwards (`OP`)."""
+        made = self.keyed.images(changes)
         made = made.filter(pc.invert(is_any(made[OP], Op.TRUNCATE)))
         owns = pc.invert(is_any(made[OP], Op.BEFORE, Op.DELETE))
-        return self.keys(made).append_column(SEQ, made[SEQ]).append_column(OP, owns)
+        return self._keys(made).append_column(SEQ, made[SEQ]).append_column(OP, owns)
 
-    def check_new(self, keys: pa.Table, known: Known) -> None:
-        """Raise RuleFault if two rows of a snapshot have one key, or one has a key of the lake's."""
-        if not keys.num_rows:
-            return
-        keys = keys.sort_by([(name, "ascending") for name in self._k]).combine_chunks()
-        same = _same(keys, self._k)
-        if same.any():
-            at = int(np.flatnonzero(same)[0])
-            raise self._two(keys, at, keys, at + 1)
-        for rows, numbers in known(keys.select(self._k)):
-            if rows.num_rows:
-                raise self._two(self._of_lake(rows), 0, keys, int(numbers[0]))
+    def changes(self, changes: pa.Table) -> pa.Table:
+        """Changes that stay (`Last.among`), as the sink takes them."""
+        stays = pc.invert(is_any(changes[OP], Op.DELETE))
+        found = {} if self.own is None else _columns(self.own.results(changes))
+        if self.rest is not None:
+            found |= _columns(scattered(self.rest.results(changes.filter(stays)), stays))
+        found |= {name: changes[theirs] for name, theirs in self.rule.plain.items()}
+        fields = [*self.target.arrow, *META_FIELDS]
+        found |= {field.name: changes[field.name] for field in META_FIELDS}
+        columns = [found[field.name].cast(field.type) for field in fields]
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
-    def last(self, events: pa.Table, known: Known, truncated_at: int | None) -> Last:
-        """What the changes of a step leave. RuleFault if two rows have one key."""
+    def staying(self, changes: Iterator[pa.Table], moved: list[pa.Table]) -> Iterator[pa.Table]:
+        """The rows of a chunk that stay in it; those that become changes are added to `moved`."""
+        for some in changes:
+            made, stays = self.changes(some), is_any(some[OP], Op.READ)
+            changed = made.filter(pc.invert(stays))
+            if changed.num_rows:
+                moved.append(changed)
+            yield made.filter(stays).select(self.target.arrow.names)
+
+    def last(self, parts: Sequence[pa.Table], known: Known, truncated_at: int | None) -> Last:
+        """What a step leaves, of the `events` of all its files. RuleFault if two rows have one key."""
+        parts = [part for part in parts if part.num_rows]
         if truncated_at is not None:
-            events = events.filter(pc.greater(events[SEQ], truncated_at))
+            parts = [part.filter(pc.greater(part[SEQ], truncated_at)) for part in parts]
+        if not sum(part.num_rows for part in parts):
+            return Last(seq=np.array([], np.int64), ops=np.array([], object))
+        events = self._without_nulls(pa.concat_tables(parts))
         if not events.num_rows:
             return Last(seq=np.array([], np.int64), ops=np.array([], object))
         events = events.sort_by([(name, "ascending") for name in (*self._k, *self._o, SEQ)]).combine_chunks()
-        owns, seq = events[OP].to_numpy(zero_copy_only=False), events[SEQ].to_numpy()
+        owns, seq = events[OP].to_numpy(), events[SEQ].to_numpy()
         same_key = _same(events, self._k)
-        key = np.append(0, np.cumsum(~same_key))
         same_pair = same_key & _same(events, self._o)
+        key = np.append(0, np.cumsum(~same_key))
         begins, ends = np.append(True, ~same_pair), np.append(~same_pair, True)
-        keys = int(key[-1]) + 1
-        owned, owners = np.zeros(keys, bool), np.zeros(keys, np.int64)
+        owned, owners = np.zeros(key[-1] + 1, bool), np.zeros(key[-1] + 1, np.int64)
         owned[key[begins & ~owns]] = True  # a row that gave it up, or was updated, had it
         np.add.at(owners, key[ends & owns], 1)
         if (owners > 1).any():
             two = np.flatnonzero(ends & owns & (owners > 1)[key])[:2]
             raise self._two(events, int(two[0]), events, int(two[1]))
-        last = np.full(keys, -1)
+        last = np.full(len(owned), -1)
         last[key] = np.arange(len(key))  # of a key without an owner, any change tells which it is
         last[key[ends & owns]] = np.flatnonzero(ends & owns)
-        stays = owned | (owners > 0)
         asked = np.flatnonzero(~owned)
         if len(asked) and truncated_at is None:
             self._ask(events, last, asked, known, owners)
+        stays = owned | (owners > 0)
         at = last[stays]
+        alone = (np.bincount(key) == 1)[stays] & (seq[at] < 0)
+        ops = np.where(alone, Op.READ.value, np.where(owners[stays] > 0, Op.UPDATE.value, Op.DELETE.value))
         order = np.argsort(seq[at])
-        ops = np.where(owners[stays] > 0, Op.UPDATE.value, Op.DELETE.value).astype(object)
-        return Last(seq=seq[at][order], ops=ops[order])
+        return Last(seq=seq[at][order], ops=ops.astype(object)[order])
 
     def _ask(self, events: pa.Table, last: Any, asked: Any, known: Known, owners: Any) -> None:
         """Raise RuleFault if a row of the lake still has a key that another one came to own."""
@@ -162,8 +158,30 @@ class Rekeyed:
     def _named(self) -> list[tuple[str, Any]]:
         return list(zip(self.target.key, self.target.key_columns, strict=True))
 
+    def _keys(self, rows: pa.Table) -> pa.Table:
+        named = zip(self.target.key, self.target.key_columns, strict=True)
+        keys = [comparable(rows[name].cast(self.target.field(column).type)) for name, column in named]
+        return pa.table([*keys, *(comparable(rows[name]) for name in self.owner)], names=[*self._k, *self._o])
+
+    def _without_nulls(self, events: pa.Table) -> pa.Table:
+        """The events whose key has no null; RuleFault if a row has one in the end."""
+        null = reduce(pc.or_, (pc.is_null(events[name]) for name in self._k))
+        if not pc.any(null).as_py():
+            return events
+        some = events.filter(null).sort_by([(name, "ascending") for name in (*self._o, SEQ)]).combine_chunks()
+        ends = np.append(~_same(some, self._o), True) & some[OP].to_numpy()
+        if ends.any():
+            at = int(np.flatnonzero(ends)[0])
+            name = next(name for name, k in zip(self.target.key, self._k, strict=True) if some[k][at].as_py() is None)
+            raise RuleFault(
+                f"the key ({', '.join(self.target.key)}) of {self.target.table_id} has a null in {name}, for the row"
+                f" with {self._row([some[o] for o in self._o], at)}",
+                "choose a key without nulls, or leave such rows out by where",
+            )
+        return events.filter(pc.invert(null))
+
     def _of_lake(self, rows: pa.Table) -> pa.Table:
-        return self.keys(rows.rename_columns(self.target.arrow.names))
+        return self._keys(rows.rename_columns(self.target.arrow.names))
 
     def _row(self, owners: Sequence[Any], at: int) -> str:
         return ", ".join(f"{name} {values[at].as_py()!r}" for name, values in zip(self.owner, owners, strict=True))
@@ -195,9 +213,8 @@ def rekeyed(rule: Rule, source: TableSchema, key: Sequence[str]) -> Rekeyed:
         kind = rule.target.field(names[name]).type
         if pa.types.is_nested(kind) or pa.types.is_floating(kind):
             raise RuleFault(f"key of {table_id} names {name}, which is of the type {kind}", "choose another column")
-    needed = [rule.plain[name] for name in key if name in rule.plain]
-    if rule.computed is not None and len(needed) < len(key):
-        needed += rule.computed.needed
+    own = rule.some(key)
+    needed = [*(rule.plain[name] for name in key if name in rule.plain), *(own.needed if own is not None else ())]
     if generated := [name for name in needed if source.column(name).generated]:
         raise RuleFault(
             f"key of {table_id} needs the generated column {generated[0]}, which MariaDB leaves out of the row before"
@@ -207,7 +224,35 @@ def rekeyed(rule: Rule, source: TableSchema, key: Sequence[str]) -> Rekeyed:
     columns = tuple(replace(each, nullable=each.nullable and each.name not in key) for each in rule.target.columns)
     target = replace(rule.target, columns=columns, key=tuple(key))
     target.__dict__["hash"] = rule.target.hash
-    return Rekeyed(rule=rule, target=target, owner=owner)
+    wanted = {*key, *owner}
+    keyed = replace(
+        rule,
+        target=replace(rule.target, columns=tuple(each for each in rule.target.columns if each.name in wanted)),
+        plain={name: theirs for name, theirs in rule.plain.items() if name in wanted},
+        computed=own,
+        keeps=False,
+    )
+    rest = rule.some([name for name in names if name not in key])
+    return Rekeyed(rule=rule, target=target, owner=owner, keyed=keyed, own=own, rest=rest)
+
+
+def with_meta(groups: Iterator[pa.Table], kind: str, first: int) -> Iterator[pa.Table]:
+    """Row groups of a staged file of this kind with the fields of changes: the rows of a chunk are numbered from `first`
+    on."""
+    for group in groups:
+        if kind != "chunk":
+            yield group
+            continue
+        count = group.num_rows
+        meta = {field.name: pa.nulls(count, field.type) for field in META_FIELDS}
+        meta |= {SEQ: pa.array(np.arange(first, first + count)), OP: pa.array([Op.READ.value] * count, pa.string())}
+        first += count
+        names = [*group.column_names, *(field.name for field in META_FIELDS)]
+        yield pa.Table.from_arrays([*group.columns, *(meta[field.name] for field in META_FIELDS)], names=names)
+
+
+def _columns(found: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(found.column_names, found.columns, strict=True))
 
 
 def _same(rows: pa.Table, names: Sequence[str]) -> Any:
@@ -217,7 +262,3 @@ def _same(rows: pa.Table, names: Sequence[str]) -> Any:
         column = rows[name].combine_chunks() if isinstance(rows[name], pa.ChunkedArray) else rows[name]
         found &= pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
     return found
-
-
-def _printed(names: Sequence[str]) -> str:
-    return f"({', '.join(names)})"

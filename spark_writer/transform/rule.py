@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,9 +141,12 @@ class Evaluation:
             except (Py4JJavaError, PySparkException, CallFault) as earlier:
                 end, error = middle, earlier
         place = "rows"
-        with suppress(KeyError):  # of a table that has no key in the rows
-            values = [f"{name} {rows[name][start].as_py()!r}" for name in self._source.key]
-            place = f"the row with {', '.join(values)}" if values and end - start == 1 else place
+        try:
+            self._evaluated(rows.slice(start, 1))  # it may take many rows together to fail
+        except (Py4JJavaError, PySparkException, CallFault):
+            with suppress(KeyError):  # of a table that has no key in the rows
+                values = [f"{name} {rows[name][start].as_py()!r}" for name in self._source.key]
+                place = f"the row with {', '.join(values)}" if values else place
         return RuleFault(f"{about} failed on {place}: {first_line(error)}", remedy)
 
 
@@ -152,14 +155,15 @@ class Rule:
     """What a table's rule makes of rows of the source: rows of `target`, the lake's schema.
 
     `plain` are the columns that the source has too: the names there, by the names in the lake. `computed` are the
-    others, and `condition` is the rule's; each is None where there is nothing to evaluate. `keeps`: the lake's rows are
-    those that readers gave, as they are.
+    others, and `condition` is the rule's; each is None where there is nothing to evaluate. `some` makes an evaluation
+    of some computed ones. `keeps`: the lake's rows are those that readers gave, as they are.
     """
 
     target: TableSchema
     plain: dict[str, str]
     computed: Evaluation | None
     condition: Evaluation | None
+    some: Callable[[Collection[str]], Evaluation | None]
     keeps: bool
 
     @property
@@ -180,7 +184,7 @@ class Rule:
         """
         stays = pc.invert(is_any(changes[OP], *_GONE))
         if self.condition is not None:
-            kept = pc.fill_null(_scattered(self.condition.results(changes.filter(stays)), stays)[_KEPT], False)
+            kept = pc.fill_null(scattered(self.condition.results(changes.filter(stays)), stays)[_KEPT], False)
             out, stays = pc.and_(stays, pc.invert(kept)), pc.and_(stays, kept)
             if self.target.key:
                 ops = pc.if_else(out, Op.DELETE.value, changes[OP].cast(pa.string()))
@@ -188,7 +192,7 @@ class Rule:
             else:
                 inside = pc.invert(out)
                 changes, stays = changes.filter(inside), stays.filter(inside)
-        found = self.computed and _scattered(self.computed.results(changes.filter(stays)), stays)
+        found = self.computed and scattered(self.computed.results(changes.filter(stays)), stays)
         return self._with_meta(changes, found)
 
     def images(self, changes: pa.Table) -> pa.Table:
@@ -198,11 +202,11 @@ class Rule:
         """
         real = pc.invert(is_any(changes[OP], Op.TRUNCATE))
         if self.condition is not None:
-            kept = pc.fill_null(_scattered(self.condition.results(changes.filter(real)), real)[_KEPT], False)
+            kept = pc.fill_null(scattered(self.condition.results(changes.filter(real)), real)[_KEPT], False)
             ops, stays = _inside(changes[OP], pc.or_(kept, pc.invert(real)))
             changes = changes.set_column(changes.schema.get_field_index(OP), OP, ops).filter(stays)
             real = pc.invert(is_any(changes[OP], Op.TRUNCATE))
-        found = self.computed and _scattered(self.computed.results(changes.filter(real)), real)
+        found = self.computed and scattered(self.computed.results(changes.filter(real)), real)
         return self._with_meta(changes, found)
 
     def _with_meta(self, changes: pa.Table, found: pa.Table | None) -> pa.Table:
@@ -220,7 +224,7 @@ class Rule:
         return pa.Table.from_arrays(columns, schema=self.target.arrow)
 
 
-def _scattered(found: pa.Table, where: pa.ChunkedArray) -> pa.Table:
+def scattered(found: pa.Table, where: pa.ChunkedArray) -> pa.Table:
     """Results for the rows at which `where` is true, as a table of all rows; null elsewhere."""
     at = pc.subtract(pc.cumulative_sum(pc.cast(where, pa.int64())), 1)
     return found.take(pc.if_else(where, at, None))
@@ -243,7 +247,7 @@ def plain_rule(source: TableSchema) -> Rule:
     target = replace(source, shape=None, columns=columns, shown=shown)
     target.__dict__["hash"] = source.hash
     names = {column.name: column.name for column in source.columns}
-    return Rule(target=target, plain=names, computed=None, condition=None, keeps=True)
+    return Rule(target=target, plain=names, computed=None, condition=None, some=lambda names: None, keeps=True)
 
 
 def _too_large(about: str) -> RuleFault:
@@ -270,11 +274,15 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape, functions:
         names = [str(expressions.name(at)) for at in results]
         return Evaluation(_Catalyst(expressions.choose(_java_list(session, results)), names), calls, source)
 
-    computed = evaluation([at for at in range(size - filters) if inputs[at] < 0])
+    def some(names: Collection[str]) -> Evaluation | None:
+        wanted = [at for at in range(size - filters) if inputs[at] < 0 and str(expressions.name(at)) in names]
+        return evaluation(wanted)
+
+    computed = some([column.name for column in target.columns])
     condition = evaluation([size - 1] if filters else [])
     same = all(name == theirs for name, theirs in plain.items()) and target.arrow.equals(source.arrow, True)
     keeps = computed is None and condition is None and same
-    return Rule(target=target, plain=plain, computed=computed, condition=condition, keeps=keeps)
+    return Rule(target=target, plain=plain, computed=computed, condition=condition, some=some, keeps=keeps)
 
 
 def _call(expressions: Any, at: int, source: TableSchema, shape: Shape, functions: Functions) -> _Call:
@@ -290,11 +298,16 @@ def _call(expressions: Any, at: int, source: TableSchema, shape: Shape, function
             " the table",
         ) from fault
     arguments = expressions.callArguments(at)
+    try:
+        kind = to_arrow_type(_parse_datatype_json_string(expressions.callType(at)), timestamp_utc=True)
+    except PySparkException as error:
+        sentence = f"the type of functions.{function.name} is not one of Arrow's: {first_line(error)}"
+        raise RuleFault(sentence, "choose another type") from error
     return _Call(
         function=function,
         functions=functions,
         arguments=None if arguments is None else _Catalyst(arguments, [str(n) for n in range(arguments.size())]),
-        kind=to_arrow_type(_parse_datatype_json_string(expressions.callType(at)), timestamp_utc=True),
+        kind=kind,
         name=str(expressions.callName(at)),
     )
 

@@ -7,7 +7,7 @@ a sink takes them as it takes staged files.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -32,7 +32,7 @@ from cutline.spark_writer.sinks.contract import Known
 from cutline.spark_writer.transform.functions import CALL_SECONDS, Functions
 from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
 from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
-from cutline.spark_writer.transform.rekeyed import PART_ROWS, Rekeyed
+from cutline.spark_writer.transform.rekeyed import Rekeyed, with_meta
 from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
 
 RULES = 1000
@@ -83,10 +83,6 @@ class Shaping:
         """See `Shaping` of the sinks' contract."""
         shape = step.schema.shape or Shape()
         looks = shape.mode == "history" or (shape.mode == "soft-delete" and step.truncated_at is not None)
-        if shape.key and step.chunks:
-            chunks = [replace(step, chunks=some, changes=[], truncated_at=None) for some in _parts_of(step.chunks)]
-            changed = step.changes or step.truncated_at is not None
-            return [*chunks, *([replace(step, chunks=[])] if changed else [])]
         if not (looks and step.chunks and step.changes):
             return [step]
         return [replace(step, changes=[], truncated_at=None), replace(step, chunks=[])]
@@ -100,42 +96,23 @@ class Shaping:
         made: list[str] = []
         empties = step.schema.shape.mode == "mirror"  # elsewhere what came before a TRUNCATE stays
         try:
-            yield replace(
-                step,
-                truncated_at=step.truncated_at if empties else None,
-                schema=self._rule(step.schema).target,
-                chunks=self._chunks(step, made, known),
-                changes=self._changes(step, made, known),
-            )
+            rule = self._rule(step.schema)
+            if isinstance(rule, Rekeyed):
+                chunks, changes = self._owned(step, made, known)
+            else:
+                chunks = [file for staged in step.chunks for file in self._shaped(staged, made)]
+                changes = self._changes(step, made, known)
+            truncated_at = step.truncated_at if empties else None
+            yield replace(step, truncated_at=truncated_at, schema=rule.target, chunks=chunks, changes=changes)
         finally:
             with suppress(Unavailable):  # the next start removes them
                 self._files.remove(made)
-
-    def _chunks(self, step: TableStep, made: list[str], known: Known) -> list[Staged]:
-        """Make the files of a step's chunks; their names are added to `made`."""
-        rule = self._rule(step.schema)
-        if not isinstance(rule, Rekeyed) or not step.chunks:
-            return [file for staged in step.chunks for file in self._shaped(staged, made)]
-        files, keys = [], []
-
-        def noted(rows: pa.Table) -> pa.Table:
-            shaped, theirs = rule.chunk(rows)
-            keys.append(theirs)
-            return shaped
-
-        for staged in step.chunks:
-            with self._groups(staged, rule.reads) as groups:
-                files += self._file(staged, map(noted, groups), made)
-        rule.check_new(pa.concat_tables(keys), known)
-        return files
 
     def _changes(self, step: TableStep, made: list[str], known: Known) -> list[Staged]:
         """Make the files of a step's changes; their names are added to `made`."""
         rule = self._rule(step.schema)
         if isinstance(rule, Versioned) and step.changes:
             return self._versions(step, rule, made, known)
-        if isinstance(rule, Rekeyed) and step.changes:
-            return self._last(step, rule, made, known)
         if isinstance(rule, Marked) and step.changes:
             return self._marks(step, rule, made, known)
         return [file for staged in step.changes for file in self._shaped(staged, made)]
@@ -155,19 +132,29 @@ class Shaping:
                 files += self._file(staged, map(partial(theirs.versions, ends=ends), groups), made)
         return files + self._of_lake_rows(step, ended(known, ends, rule.target), made)
 
-    def _last(self, step: TableStep, rule: Rekeyed, made: list[str], known: Known) -> list[Staged]:
-        """Make the files of changes that stay, by the owners of keys: first all keys are read, then the rows."""
-        rules = [cast(Rekeyed, self._rule(staged.schema)) for staged in step.changes]
+    def _owned(self, step: TableStep, made: list[str], known: Known) -> tuple[list[Staged], list[Staged]]:
+        """Make the files of a step's chunks and changes that stay by the owners of keys: first all keys are read, then
+        the rows."""
+        rule = cast(Rekeyed, self._rule(step.schema))
+        parts = []
+        first = BEFORE_ALL
+        for staged in (*(step.chunks if step.truncated_at is None else ()), *step.changes):
+            parts.append((staged, cast(Rekeyed, self._rule(staged.schema)), first))
+            first += staged.record.rows if staged.record.kind == "chunk" else 0
         events: list[pa.Table] = []
-        for staged, theirs in zip(step.changes, rules, strict=True):
-            with self._groups(staged, theirs.reads) as groups:
-                events += map(theirs.events, groups)
-        last = rule.last(pa.concat_tables(events), known, step.truncated_at)
-        files = []
-        for staged, theirs in zip(step.changes, rules, strict=True):
-            with self._groups(staged, theirs.reads) as groups:
-                files += self._file(staged, map(partial(theirs.changes, last=last), groups), made)
-        return files
+        for staged, own, first in parts:
+            with self._groups(staged, own.reads) as groups:
+                events += map(own.events, with_meta(groups, staged.record.kind, first))
+        last = rule.last(events, known, step.truncated_at)
+        chunks, changes, moved = [], [], list[pa.Table]()
+        for staged, own, first in parts:
+            with self._groups(staged, own.reads) as groups:
+                rows = map(last.among, with_meta(groups, staged.record.kind, first))
+                if staged.record.kind == "chunk":
+                    chunks += self._file(staged, own.staying(rows, moved), made)
+                else:
+                    changes += self._file(staged, map(own.changes, rows), made)
+        return chunks, [*(self._of_lake_rows(step, iter(moved), made) if moved else ()), *changes]
 
     def _marks(self, step: TableStep, rule: Marked, made: list[str], known: Known) -> list[Staged]:
         """Make the files of changes with marks; where there was a TRUNCATE, it is looked for in all of them first."""
@@ -253,16 +240,3 @@ class Shaping:
         metrics = file_metrics(metadata, schema) if record.kind == "chunk" else None
         record = replace(record, path=ref.path, sha256=ref.sha256, size=ref.size, rows=rows, metrics=metrics)
         return [replace(staged, record=record, schema=self._rule(staged.schema).target)]
-
-
-def _parts_of(chunks: Sequence[Staged]) -> list[list[Staged]]:
-    """Chunks in parts of about `PART_ROWS`."""
-    parts: list[list[Staged]] = [[]]
-    rows = 0
-    for staged in chunks:
-        if parts[-1] and rows + staged.rows > PART_ROWS:
-            parts.append([])
-            rows = 0
-        parts[-1].append(staged)
-        rows += staged.rows
-    return parts

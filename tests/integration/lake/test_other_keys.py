@@ -133,6 +133,26 @@ def test_two_rows_with_one_key_hold_their_table_alone_and_are_named(
     assert sentence in str(start.progress.quarantined[T.table_id].cause)
 
 
+def test_chunks_of_different_moments_may_have_one_key_as_long_as_the_changes_tell_them_apart(bench: SparkBench) -> None:
+    journal = bench.journal
+    journal.table(KEYED)
+    journal.chunk(KEYED, [ONE, order(3, "three", "3.00")])
+    journal.chunk(KEYED, [order(2, "one", "2.00")])  # read after 1 had given up its key
+    journal.change(KEYED, ("-U", ONE), ("+U", ONE | {"note": "two"}))
+    journal.checkpoint(kept=True)
+    start = bench.apply()
+    assert not start.progress.quarantined, start.progress.quarantined
+    rows = {1: ONE | {"note": "two"}, 2: order(2, "one", "2.00"), 3: order(3, "three", "3.00")}
+    assert shown(bench) == expected(rows)
+    journal.chunk(KEYED, [order(4, "three", "4.00"), order(5, "five", "5.00")])
+    gone = order(6, None, "6.00")
+    journal.change(KEYED, ("-D", rows.pop(3)), ("+I", gone), ("-D", gone))
+    journal.checkpoint(kept=True)
+    bench.apply(start)
+    assert not start.progress.quarantined, start.progress.quarantined
+    assert shown(bench) == expected(rows | {4: order(4, "three", "4.00"), 5: order(5, "five", "5.00")})
+
+
 def test_a_row_that_comes_and_goes_leaves_the_owner_of_its_key_alone(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(KEYED)

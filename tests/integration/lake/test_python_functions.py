@@ -41,14 +41,24 @@ def picky(number):
 
 def short(text): return text.slice(1)
 def listed(text): return text.to_pylist()
-def counted(text): return pc.utf8_length(text)
+def counted(text): return pc.utf8_length(text).cast(pa.string())
+def torn(text): return pa.array([b"\\xff" if t == "n1003" else b"x" for t in text.to_pylist()]).view(pa.string())
+def forks(text):
+    os.fork()
+    time.sleep(600)
+def many(number):
+    if len(number) > 1:
+        raise ValueError("too many " * 100_000)
+    return number
+def large(number): return pc.multiply(number, 1 << 24)
 def hangs(text): time.sleep(600)
 def dies(text): os._exit(3)
 constant = 7
+def f(x): return x
 """
 MADE = {
     "shout": "string", "longest": "bigint", "picky": "bigint", "short": "string", "listed": "string",
-    "counted": "bigint", "hangs": "string", "dies": "string", "constant": "int", "nowhere": "int",
+    "counted": "bigint", "large": "int", "torn": "string", "many": "bigint", "forks": "string", "hangs": "string", "dies": "string", "constant": "int", "nowhere": "int",
 }  # fmt: skip
 
 
@@ -111,7 +121,11 @@ def test_functions_stand_in_columns_conditions_and_each_other(ruled: Callable[[S
         ("picky(id) AS x", "is not for me (made_functions.py, line 14)"),
         ("short(note) AS x", "short (made_functions:short): it returned 8 values for 9 rows"),
         ("listed(note) AS x", "listed (made_functions:listed): it returned list instead of an Arrow array"),
-        ("counted(note) AS x", "it returned values of the type int32, and its own is int64"),
+        ("counted(note) AS x", "it returned values of the type string, and its own is int64"),
+        ("large(id) AS x", "the row with id 1000: the Python function large (made_functions:large): it returned a"),
+        ("torn(note) AS x", "the row with id 1003: the Python function torn (made_functions:torn): it returned a value"),
+        ("many(id) AS x", "failed on rows: the Python function many (made_functions:many): ValueError: too many"),
+        ("forks(note) AS x", "failed: the Python function forks (made_functions:forks): it had not returned"),
         ("dies(note) AS x", "its process ended with the code 3"),
         ("hangs(note) AS x", "failed: the Python function hangs (made_functions:hangs): it had not returned"),
         ("CAST(raise_error(concat('no ', id)) AS INT) AS x", "failed on the row with id 1000"),
@@ -141,6 +155,8 @@ def test_a_function_that_fails_says_how_and_on_which_row(
             Shape(select=("id", "upper(note) AS x"), functions=(Function(name="upper", call="os:f", type="int"),)),
             "function upper of the pipeline is refused by Spark: Spark SQL has a function upper of its own",
         ),
+        (shape("id", "shout(text => note) AS x"), "shout takes no arguments by name"),
+        (Shape(select=("id", "f(id) IS NULL AS x"), functions=(function("f", "interval year"),)), "functions.f is not one"),
         (
             Shape(select=("id", "listed(note) AS x"), functions=(function("listed", "array<int>"),)),
             "is of the type array<int>",
