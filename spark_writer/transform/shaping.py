@@ -27,7 +27,8 @@ from cutline.common.schema import META_FIELDS, OP, SEQ, TS, TableSchema
 from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.sinks.contract import Known
+from cutline.spark_writer.sinks.contract import Carried, Earlier, Known
+from cutline.spark_writer.transform.carrying import carried
 from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
 from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
 from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
@@ -77,6 +78,12 @@ class Shaping:
         if not (looks and step.chunks and step.changes):
             return [step]
         return [replace(step, changes=[], truncated_at=None), replace(step, chunks=[])]
+
+    def carried(self, schema: TableSchema, arrow: pa.Schema, earlier: Earlier, before: pa.Schema) -> Carried | str:
+        """See `Shaping` of the sinks' contract. Raises RuleFault."""
+        assert schema.shape is not None
+        target, theirs = self.lake_schema(schema), self.lake_schema(earlier.schema)
+        return carried(schema.shape, target, arrow, earlier, theirs, before)
 
     @contextmanager
     def shaped(self, step: TableStep, known: Known) -> Iterator[TableStep]:

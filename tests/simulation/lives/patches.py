@@ -131,6 +131,9 @@ class Unshaped:
     def shaped(self, step: TableStep, known: Known) -> AbstractContextManager[TableStep]:
         return nullcontext(step)
 
+    def carried(self, schema: TableSchema, arrow: Any, earlier: Any, before: Any) -> str:
+        return "no table has a mode"
+
 
 class Engine:
     """The modelled lake of the world, in place of Spark."""
