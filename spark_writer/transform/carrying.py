@@ -35,18 +35,18 @@ from cutline.spark_writer.transform.history import OPEN, VERSIONED
 
 
 def carried(
-    shape: Shape, target: TableSchema, arrow: pa.Schema, earlier: Earlier, of: TableSchema, before: pa.Schema
+    shape: Shape, target: TableSchema, arrow: pa.Schema, earlier: Earlier, theirs: TableSchema, before: pa.Schema
 ) -> Carried | str:
-    """What a generation of this shape takes over; `target` is the lake's schema and `arrow` its columns there, `of` and
-    `before` are those of the earlier generation. Or else why it takes over nothing.
+    """What a generation of this shape takes over; `target` is the lake's schema and `arrow` its columns there, `theirs`
+    and `before` are those of the earlier generation. Or else why it takes over nothing.
     """
     known = earlier.schema.shape or Shape()
     if known.mode != shape.mode:
         return f"mode: {known.mode} has become mode: {shape.mode}"
     if (known.mask, known.mask_key) != (shape.mask, shape.mask_key):
         return "its masked columns, or their key, have changed"
-    if sorted(of.key) != sorted(target.key):
-        return f"its key was {', '.join(of.key) or 'none'} and is {', '.join(target.key) or 'none'}"
+    if sorted(theirs.key) != sorted(target.key):
+        return f"its key was {', '.join(theirs.key) or 'none'} and is {', '.join(target.key) or 'none'}"
     for new in arrow:
         old = before.field(new.name) if new.name in before.names else None
         if old is not None and not _widens(old.type, new.type):
@@ -174,9 +174,10 @@ class _Versions:
         place = {"_valid_from": self.earlier.until, "_from_seq": self.seq, "_from_file": file, "_from_pos": offset}
         keys, numbers = self._keys(rows)
         found, at = [self.both.before.empty_table()], np.full(rows.num_rows, -1)
-        for earlier, of, go_on in pairs(keys):
-            same = self._same(earlier, rows.take(pa.array(numbers[of])))
-            at[numbers[of][same]] = sum(map(len, found)) + np.flatnonzero(same)
+        for earlier, found_keys, go_on in pairs(keys):
+            places = numbers[found_keys]
+            same = self._same(earlier, rows.take(pa.array(places)))
+            at[places[same]] = sum(map(len, found)) + np.flatnonzero(same)
             found.append(earlier)
             go_on(same)
         before = pa.concat_tables(found).select(list(place)).take(pa.array(at, mask=at < 0))
@@ -237,10 +238,10 @@ def _scalar(value: Any, like: pa.ChunkedArray) -> pa.Scalar:
     return pa.scalar(value, like.type)
 
 
-def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
+def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Any:
     """Which values are equal, or both null, as a numpy array."""
-    if pa.types.is_list(one.type):
-        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-        return np.fromiter((left == right for left, right in pairs), bool, len(one))
-    both = pc.and_(pc.is_null(one), pc.is_null(other))
-    return pc.or_(pc.fill_null(pc.equal(one, other), False), both).to_numpy()
+    if pa.types.is_list(left.type):
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        return np.fromiter((mine == theirs for mine, theirs in pairs), bool, len(left))
+    both = pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.or_(pc.fill_null(pc.equal(left, right), False), both).to_numpy()

@@ -34,7 +34,6 @@ from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks.contract import Earlier, Foreign, Made, Shaping, TableFault
 from cutline.spark_writer.sinks.iceberg import deriving, local, on_spark
-from cutline.spark_writer.sinks.iceberg.carrying import EarlierLost, carried_over
 from cutline.spark_writer.sinks.iceberg.catalogue import network_volume_of
 from cutline.spark_writer.sinks.iceberg.changes import append, replace_all, rewrite, upsert
 from cutline.spark_writer.sinks.iceberg.columns import Layout, lay_out
@@ -53,6 +52,7 @@ from cutline.spark_writer.sinks.iceberg.staged import adopt
 from cutline.spark_writer.sinks.iceberg.start import Start
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.tables import Tables
+from cutline.spark_writer.sinks.iceberg.taking_over import EarlierLost, rows_taken_over
 from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
 from cutline.spark_writer.sinks.iceberg.works import branch_of, living_rows, snapshot_of, tags_of, work_of
 from cutline.spark_writer.sinks.side_by_side import SIDE_BY_SIDE, SideBySide
@@ -306,7 +306,7 @@ class IcebergSink:
         if isinstance(carried, str):
             return carried
         with self._heavy:
-            return carried_over(table, head, layout, before, theirs, carried)
+            return rows_taken_over(table, head, layout, before, theirs, carried)
 
     def rewind(self, table_id: str, work: Work | None) -> None:
         """See `Sink`."""

@@ -50,9 +50,9 @@ def test_the_examples_of_the_page_give_what_it_says(
 ) -> None:
     blocks = blocks_of(HERE)
     made, changed, moded, changed_too, as_of = (block.text for block in blocks if block.language == "sql")
-    rules, masking, modes = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
+    rules, masking, modes, again = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
     (python,), (prints,) = ([block.text for block in blocks if block.language == name] for name in ("python", "text"))
-    people, visits, later, payments, members, prices = tables_of_the_page()
+    people, visits, later, payments, members, prices, *kept = tables_of_the_page()
     schema = fresh_database(mariadb)
 
     def carry_out(statements: str) -> None:
@@ -88,6 +88,14 @@ def test_the_examples_of_the_page_give_what_it_says(
         pipeline.until(lambda: reader.sql(views).collect(), "the view of cuts, which an idle Spark writer makes")
         found = reader.sql(query)
         assert sorted(map(tuple, found.collect())) == [(1, 100), (2, 200)]
+        options = rules["table_options"] + again["table_options"]
+        done(pipeline, "define", **redefined(pipeline, table_options=options))
+        pipeline.until(lambda: [pipeline.generation(name) for name in names[2:]] == [2, 2, 2], "the next generations")
+        pipeline.until(lambda: pipeline.shows(*names), "all to be live by the next rules")
+        savepoint(pipeline, "again")
+        for name, page, order in zip(names[2:], kept, (["_seq", "id"], ["id"], ["id", "_to_seq"]), strict=True):
+            assert shown(warehouse, name, page[0], order) == page
+        assert sorted(map(tuple, reader.sql(query).collect())) == [(1, 100), (2, 200)]
         carry_out("UPDATE people SET family = 'Lovelace' WHERE id = 1")
         generation = pipeline.generation(names[0])
         done(pipeline, "define", **redefined(pipeline, **masking))

@@ -78,8 +78,8 @@ class Model:
                     row |= {"_seq": seq, "_binlog_file": file, "_binlog_pos": at}
             self.old = before
         elif self.mode == "soft-delete":
-            there = {row["id"] for row in self.rows}
-            gone = [row for row in before if row["id"] not in there]
+            now_known = {row["id"] for row in self.rows}
+            gone = [row for row in before if row["id"] not in now_known]
             mark = {"_is_deleted": True, "_deleted_at": now}
             self.rows += [row if row["_is_deleted"] else {**row, **mark} for row in gone]
         else:

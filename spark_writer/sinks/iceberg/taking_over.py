@@ -40,7 +40,7 @@ def _earlier() -> Iterator[None]:
         raise EarlierLost(str(error.cause)) from error
 
 
-def carried_over(
+def rows_taken_over(
     table: LakeTable, head: int, layout: Layout, earlier_head: int, earlier: Layout, carried: Carried
 ) -> tuple[list[Any], list[Vector]]:
     """Make Iceberg's DataFiles of the rows that the snapshot `head` gets of `earlier_head`, and what deletes those of
