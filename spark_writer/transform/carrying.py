@@ -35,10 +35,17 @@ from cutline.spark_writer.transform.history import OPEN, VERSIONED
 
 
 def carried(
-    shape: Shape, target: TableSchema, arrow: pa.Schema, earlier: Earlier, theirs: TableSchema, before: pa.Schema
+    shape: Shape,
+    target: TableSchema,
+    arrow: pa.Schema,
+    earlier: Earlier,
+    theirs: TableSchema,
+    before: pa.Schema,
+    of_change: frozenset[str] = frozenset(),
 ) -> Carried | str:
     """What a generation of this shape takes over; `target` is the lake's schema and `arrow` its columns there, `theirs`
-    and `before` are those of the earlier generation. Or else why it takes over nothing.
+    and `before` are those of the earlier generation. Or else why it takes over nothing. `of_change` are columns that
+    say how a row came, and not what it has.
     """
     known = earlier.schema.shape or Shape()
     if known.mode != shape.mode:
@@ -51,7 +58,7 @@ def carried(
         old = before.field(new.name) if new.name in before.names else None
         if old is not None and not _widens(old.type, new.type):
             return f"its column {new.name} was {old.type} and is {new.type}"
-    both = _Both(arrow=arrow, before=before, key=target.key)
+    both = _Both(arrow=arrow, before=before, key=target.key, of_change=of_change)
     made: dict[str, type[_Log | _Marks | _Versions]] = {"append": _Log, "soft-delete": _Marks, "history": _Versions}
     return made[shape.mode](both=both, earlier=earlier)
 
@@ -67,11 +74,13 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Both:
-    """The columns of a generation and of the one before it, and the names of the key's."""
+    """The columns of a generation and of the one before it, the names of the key's, and of those that follow from the
+    change by which a row came."""
 
     arrow: pa.Schema
     before: pa.Schema
     key: tuple[str, ...]
+    of_change: frozenset[str]
 
     def mapped(self, rows: pa.Table) -> pa.Table:
         """Earlier rows in the columns of the generation."""
@@ -180,10 +189,14 @@ class _Versions:
             at[places[same]] = sum(map(len, found)) + np.flatnonzero(same)
             found.append(earlier)
             go_on(same)
-        before = pa.concat_tables(found).select(list(place)).take(pa.array(at, mask=at < 0))
+        before = pa.concat_tables(found).take(pa.array(at, mask=at < 0))
         goes_on = pa.array(at >= 0)
         begins = {name: pc.if_else(goes_on, before[name], _scalar(new, before[name])) for name, new in place.items()}
-        return self.both.changed(rows, **begins)
+        came = {
+            name: pc.if_else(goes_on, before[name].cast(rows[name].type), rows[name])
+            for name in self.both.of_change.intersection(before.column_names)
+        }
+        return self.both.changed(rows, **begins, **came)
 
     def _keys(self, rows: pa.Table) -> tuple[pa.Table, Any]:
         """The keys of the earlier current versions of rows, but of those whose key was too large for the earlier type;
@@ -200,7 +213,8 @@ class _Versions:
 
     def _same(self, earlier: pa.Table, rows: pa.Table) -> Any:
         """Which rows agree in all columns of the table that both generations have."""
-        names = [name for name in self.both.arrow.names if name in self.both.before.names and name not in VERSIONED]
+        own = {*VERSIONED, *self.both.of_change}
+        names = [name for name in self.both.arrow.names if name in self.both.before.names and name not in own]
         same = np.ones(rows.num_rows, bool)
         for name in names:
             same &= _equal(earlier[name].cast(rows[name].type), rows[name])

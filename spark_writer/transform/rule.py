@@ -33,6 +33,7 @@ from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks import spark_columns
 from cutline.spark_writer.sinks.contract import TableFault
+from cutline.spark_writer.transform.metadata import METADATA, named_by, with_metadata, without_stars
 
 _SOURCE = Path(__file__).with_name("Expressions.java")
 _KEPT = "kept "
@@ -49,17 +50,20 @@ class RuleFault(TableFault):
 
 
 class Evaluation:
-    """Expressions that are evaluated together: their results' names, and the columns of the source that they need."""
+    """Expressions that are evaluated together: their results' names, and the columns of the source that they need, and
+    which of METADATA."""
 
-    def __init__(self, chosen: Any, names: Sequence[str], table_id: str) -> None:
-        """Take what `Expressions.choose` of Java gave."""
+    def __init__(self, chosen: Any, names: Sequence[str], table_id: str, metadata: Sequence[str] = ()) -> None:
+        """Take what `Expressions.choose` of Java gave; `metadata` are the columns that are none of the source."""
         self._chosen, self._table_id = chosen, table_id
         self.names = tuple(names)
-        self.needed = tuple(str(name) for name in chosen.needed())
+        self._inputs = tuple(str(name) for name in chosen.needed())
+        self.needed = tuple(name for name in self._inputs if name not in metadata)
+        self.metadata = tuple(name for name in self._inputs if name in metadata)
 
     def results(self, rows: pa.Table) -> pa.Table:
         """The results for these rows, by name. RuleFault where one fails."""
-        inputs = rows.select(self.needed)
+        inputs = with_metadata(rows, self.metadata, self._table_id).select(self._inputs)
         with tempfile.TemporaryDirectory(prefix="cutline-rule-") as folder:
             before, after = f"{folder}/before", f"{folder}/after"
             with pa.OSFile(before, "wb") as file, pa.ipc.new_stream(file, inputs.schema) as stream:
@@ -83,7 +87,7 @@ class Rule:
 
     `plain` are the columns that the source has too: the names there, by the names in the lake. `computed` are the
     others, and `condition` is the rule's; each is None where there is nothing to evaluate. `keeps`: the lake's rows are
-    those that readers gave, as they are.
+    those that readers gave, as they are. `of_change` are the columns that follow from METADATA.
     """
 
     target: TableSchema
@@ -91,6 +95,7 @@ class Rule:
     computed: Evaluation | None
     condition: Evaluation | None
     keeps: bool
+    of_change: frozenset[str] = frozenset()
 
     @property
     def reads(self) -> set[str]:
@@ -186,8 +191,8 @@ def _too_large(about: str) -> RuleFault:
 def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
     """Have Spark analyse the rule of a table with this schema. Raises RuleFault with Spark's own sentence."""
     expressions = _analysed(session, source, shape)
-    size = expressions.size()
-    inputs = [expressions.input(at) for at in range(size)]
+    size, named = expressions.size(), named_by(shape, source)
+    inputs = [_input(expressions, at, source) for at in range(size)]
     filters = shape.where is not None
     target, plain = _target(source, expressions, shape)
     # By this name the journal and the work of the table know both, since one follows from the other.
@@ -197,24 +202,40 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape) -> Rule:
         if not results:
             return None
         names = [str(expressions.name(at)) for at in results]
-        return Evaluation(expressions.choose(_java_list(session, results)), names, source.table_id)
+        return Evaluation(expressions.choose(_java_list(session, results)), names, source.table_id, named)
 
+    computed = [at for at in range(size - filters) if inputs[at] < 0]
+    of_change = [each for at in (computed if named else ()) if (each := evaluation([at])) and each.metadata]
+    condition = evaluation([size - 1] if filters else [])
+    if condition is not None and condition.metadata:
+        raise RuleFault(
+            f"where of {source.table_id} names {condition.metadata[0]}, which is of a change and not of a row",
+            "write a condition over columns of the source",
+        )
     same = all(name == theirs for name, theirs in plain.items())
     return Rule(
         target=target,
         keeps=same and not filters and target.arrow.equals(source.arrow, check_metadata=True),
         plain=plain,
-        computed=evaluation([at for at in range(size - filters) if inputs[at] < 0]),
-        condition=evaluation([size - 1] if filters else []),
+        computed=evaluation(computed),
+        condition=condition,
+        of_change=frozenset(name for each in of_change for name in each.names),
     )
+
+
+def _input(expressions: Any, at: int, source: TableSchema) -> int:
+    """Which column of the source a result is as it stands, -1 if it is none."""
+    place = int(expressions.input(at))
+    return place if place < len(source.columns) else -1
 
 
 def _analysed(session: SparkSession, source: TableSchema, shape: Shape) -> Any:
     """Spark's analysis (`Expressions` in Java) of a rule over a table's columns; RuleFault if it has none."""
     maker = one_of(session.sparkContext, _SOURCE, "Expressions$Maker")
-    fields = pa.schema([source.field(column) for column in source.columns])
+    named = named_by(shape, source)
+    fields = pa.schema([source.field(column) for column in source.columns] + [(name, METADATA[name]) for name in named])
     schema = from_arrow_schema(fields, prefer_timestamp_ntz=True).json()
-    items = list(shape.select)
+    items = without_stars(shape.select, named)
     if shape.where is not None:
         items.append(f"(\n{shape.where}\n) AS `{_KEPT}`")
 
@@ -257,7 +278,7 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
     plain: dict[str, str] = {}
     last = len(outputs)
     for number, at in enumerate(outputs, start=1):
-        name, place = str(expressions.name(at)), expressions.input(at)
+        name, place = str(expressions.name(at)), _input(expressions, at, source)
         if not name.strip() or name.endswith(" "):
             raise RuleFault(f"select of {source.table_id} has a column named {name!r}", "give it another name by AS")
         # Two names of the source itself may differ in a way that only Spark does not see.

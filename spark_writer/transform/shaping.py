@@ -82,8 +82,9 @@ class Shaping:
     def carried(self, schema: TableSchema, arrow: pa.Schema, earlier: Earlier, before: pa.Schema) -> Carried | str:
         """See `Shaping` of the sinks' contract. Raises RuleFault."""
         assert schema.shape is not None
-        target, theirs = self.lake_schema(schema), self.lake_schema(earlier.schema)
-        return carried(schema.shape, target, arrow, earlier, theirs, before)
+        made, theirs = self._rule(schema), self.lake_schema(earlier.schema)
+        of_change = made.of_change if isinstance(made, Rule) else made.rule.of_change
+        return carried(schema.shape, made.target, arrow, earlier, theirs, before, of_change)
 
     @contextmanager
     def shaped(self, step: TableStep, known: Known) -> Iterator[TableStep]:
