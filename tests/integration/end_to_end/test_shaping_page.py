@@ -52,7 +52,7 @@ def test_the_examples_of_the_page_give_what_it_says(
     made, changed, moded, changed_too, as_of = (block.text for block in blocks if block.language == "sql")
     rules, masking, modes, again = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
     (python,), (prints,) = ([block.text for block in blocks if block.language == name] for name in ("python", "text"))
-    people, visits, later, payments, members, prices, *kept = tables_of_the_page()
+    people, visits, later, visited, payments, members, prices, *kept = tables_of_the_page()
     schema = fresh_database(mariadb)
 
     def carry_out(statements: str) -> None:
@@ -79,6 +79,7 @@ def test_the_examples_of_the_page_give_what_it_says(
         pipeline.catches_up(*names)
         savepoint(pipeline, "later")
         assert shown(warehouse, names[0], later[0], ["id"]) == later
+        assert shown(warehouse, names[1], visited[0], ["id"]) == visited
         assert shown(warehouse, names[2], payments[0], ["_seq", "id"]) == payments
         assert shown(warehouse, names[3], members[0], ["id"]) == members
         assert shown(warehouse, names[4], prices[0], ["id", "_from_seq"]) == prices
