@@ -6,10 +6,12 @@ the mode keeps of the list before.
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,10 @@ import pytest
 from cutline.common.errors import Unavailable
 from cutline.common.schema import TableSchema
 from cutline.common.shape import Shape
+from cutline.spark_writer.sinks.iceberg import taking_over
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from cutline.spark_writer.transform.history import OPEN
-from tests.support.spark_bench import Row, SparkBench, options, schema
+from tests.support.spark_bench import Row, SparkBench, newest, options, schema
 
 MODES: tuple[Any, ...] = ("append", "soft-delete", "history")
 COLUMNS = (
@@ -194,7 +198,7 @@ def test_a_table_that_is_read_again_keeps_what_its_mode_keeps(
             for table in tables:
                 known, columns = shown[table.table_id], tuple(COLUMNS[0])
                 assert lake(bench, table.table_id, known.mode, columns) == as_text(known.all, known.mode, columns)
-            newest = journal.checkpoint()
+            cut = journal.checkpoint()
 
             def die() -> None:
                 raise Unavailable("this start", "dying")
@@ -204,10 +208,10 @@ def test_a_table_that_is_read_again_keeps_what_its_mode_keeps(
                 bench.apply(start)
             start = bench.start()
         else:
-            newest = journal.checkpoint()
+            cut = journal.checkpoint()
         bench.apply(start)
         assert not start.progress.quarantined
-        now = datetime.fromtimestamp(1000.0 + newest, UTC)
+        now = datetime.fromtimestamp(1000.0 + cut, UTC)
         for table in tables:
             model, mode = models[table.table_id], table.table_id.removeprefix("shop.")
             if number:
@@ -221,3 +225,46 @@ def test_a_table_that_is_read_again_keeps_what_its_mode_keeps(
         bench.apply(start)
         assert not start.progress.quarantined
 
+
+
+def test_a_table_begins_anew_where_what_it_had_can_not_be_taken_over(
+    bench: SparkBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file of before is missing, a type does not fit any more, and the last one has another mode; beside them one
+    that goes on, whose earlier rows are more than a file gets. Each of the others says so."""
+    history = Shape(mode="history")
+    names = ("lost", "typed", "moded", "whole")
+    before = [replace(schema(f"shop.{name}", ("id",), id="int", v="int"), shape=history) for name in names]
+    for table in before:
+        bench.journal.table(table)
+        for first in (1, 3):
+            bench.journal.chunk(table, [{"id": first, "v": 1}, {"id": first + 1, "v": 1}])
+    bench.journal.checkpoint()
+    start = bench.apply()
+    (path, *_) = start.sink.tables.get("shop.lost").contents(shown_by(bench, "shop.lost")).files
+    Path(path.removeprefix("file:")).unlink()
+    now = [
+        before[0],
+        replace(schema("shop.typed", ("id",), id="int", v="varchar(9)"), shape=history),
+        replace(before[2], shape=Shape(mode="soft-delete")),
+        before[3],
+    ]
+    for table in now:
+        bench.journal.table(table, generation=2)
+        bench.journal.chunk(table, [{"id": 1, "v": "1" if table is now[1] else 1}])
+    bench.journal.checkpoint()
+    with caplog.at_level(logging.WARNING, "cutline.spark_writer"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(taking_over, "FILE_ROWS", 1)
+        bench.apply(start)
+    assert not start.progress.quarantined
+    assert [len(bench.rows(table.table_id)[1]) for table in now] == [1, 1, 1, 4]
+    said = {record.__dict__["table"]: record.__dict__["cause"] for record in caplog.records if "anew" in record.msg}
+    assert said.keys() == {"shop.lost", "shop.typed", "shop.moded"}
+    assert path in said["shop.lost"]
+    assert said["shop.typed"] == "its column v was int32 and is string"
+
+
+def shown_by(bench: SparkBench, table_id: str) -> int:
+    main = newest(bench).tables[table_id].main
+    assert main is not None
+    return snapshot_of(main.content)
