@@ -258,10 +258,10 @@ def test_a_table_begins_anew_where_what_it_had_can_not_be_taken_over(
         bench.apply(start)
     assert not start.progress.quarantined
     assert [len(bench.rows(table.table_id)[1]) for table in now] == [1, 1, 1, 4]
-    said = {record.__dict__["table"]: record.__dict__["cause"] for record in caplog.records if "anew" in record.msg}
-    assert said.keys() == {"shop.lost", "shop.typed", "shop.moded"}
-    assert path in said["shop.lost"]
-    assert said["shop.typed"] == "its column v was int32 and is string"
+    causes = {record.__dict__["table"]: record.__dict__["cause"] for record in caplog.records if "anew" in record.msg}
+    assert causes.keys() == {"shop.lost", "shop.typed", "shop.moded"}
+    assert path in causes["shop.lost"]
+    assert causes["shop.typed"] == "its column v was int32 and is string"
 
 
 def shown_by(bench: SparkBench, table_id: str) -> int:
