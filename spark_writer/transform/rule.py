@@ -33,7 +33,7 @@ from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks import spark_columns
 from cutline.spark_writer.sinks.contract import TableFault
-from cutline.spark_writer.transform.metadata import METADATA, named_by, with_metadata, without_stars
+from cutline.spark_writer.transform.change_columns import METADATA, named_by, with_metadata, without_stars
 
 _SOURCE = Path(__file__).with_name("Expressions.java")
 _KEPT = "kept "

@@ -7,7 +7,7 @@ import pytest
 
 from cutline.common.schema import GTID, OP
 from cutline.common.shape import Shape
-from cutline.spark_writer.transform.metadata import named_by, with_metadata, without_stars
+from cutline.spark_writer.transform.change_columns import named_by, with_metadata, without_stars
 from tests.support.spark_bench import schema
 
 
