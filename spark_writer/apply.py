@@ -4,6 +4,8 @@
 2. for each table, continue from `work` of the newest publication on the chain (common/journal/publishing.py);
 3. apply the chain's later entries, several at once when behind: a table's chunks, then what changed; what the sink has
    made outlives the machine's crash (`Sink.make_durable`);
+   A table's next generation, before it is shown for the first time, is given what the table's mode keeps of the one
+   that readers see (`Sink.carry_over`): the record knows which that is, and a start that dies begins it again.
    Then the derived tables are computed of the contents that the publication will show (derived.py);
 4. publication N, put if absent: **the commit point**. A start whose publication is refused ends, and the next begins;
 5. from the publication's record alone, and again at each start: let readers see each live table's content, with the
@@ -35,6 +37,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
 from cutline.common import logs
@@ -45,7 +48,7 @@ from cutline.common.errors import Unavailable
 from cutline.common.journal.batches import Batch, next_batch
 from cutline.common.journal.plan import StagedLost, TableStep, catch_up_plans, table_steps
 from cutline.common.journal.progress import Progress
-from cutline.common.journal.publishing import may_show, publication
+from cutline.common.journal.publishing import may_show, origin_of, publication
 from cutline.common.journal.view import JournalView
 from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import Publication, Quarantine, Work
@@ -53,7 +56,7 @@ from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.derived import Derivations
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.quarantine import quarantine, read_again
-from cutline.spark_writer.sinks.contract import ACCEPT, Foreign, ForeignCommit, Sink, TableFault, Upkeep
+from cutline.spark_writer.sinks.contract import ACCEPT, Earlier, Foreign, ForeignCommit, Sink, TableFault, Upkeep
 from cutline.spark_writer.sinks.side_by_side import SIDE_BY_SIDE, SideBySide
 from cutline.spark_writer.sparing import Sparing
 
@@ -334,6 +337,7 @@ class Incarnation:
     def _publish(self, batch: Batch) -> None:
         progress = self.progress
         self._settle(batch)
+        self._carry_over(batch)
         record = publication(
             batch.entries[-1],
             w=progress.w,
@@ -360,6 +364,43 @@ class Incarnation:
         progress.published, self._kept_pending = record, False
         progress.applies.published(record.n, record.published_at)
         self._show(record)
+
+    def _carry_over(self, batch: Batch) -> None:
+        """Give each generation that the publication will be the first to show what its table's mode keeps of the one
+        that readers see now."""
+        progress, entry, before = self.progress, batch.entries[-1], self.progress.published
+        if before is None:
+            return
+        origins = {}
+        for table_id, table in entry.tables.items():
+            origin = origin_of(before, table_id) if table.show and table_id not in progress.quarantined else None
+            if origin is not None and origin.generation != table.generation and table_id in progress.work:
+                origins[table_id] = origin
+        now = entry.source_time if entry.source_time is not None else self._clock.time()
+
+        def carry_over(table_id: str) -> Work:
+            work, origin, main = progress.work[table_id], origins[table_id], before.tables[table_id].main
+            schema = self._store.schemas([work.schema])[work.schema]
+            if schema.shape is None or schema.shape.mode == "mirror":
+                return work
+            assert main is not None
+            earlier = Earlier(
+                content=main.content,
+                generation=origin.generation,
+                schema=self._store.schemas([origin.schema])[origin.schema],
+                position=before.position_of(table_id),
+                until=_moment(now if origin.source_time is None else origin.source_time),
+                noticed=_moment(now),
+            )
+            return self.sink.carry_over(schema, work, earlier, checkpoint=batch.last)
+
+        def rewind(table_id: str) -> None:
+            self.sink.rewind(table_id, progress.work.get(table_id))
+
+        carried, failed = self._sparing.each(list(origins), carry_over, undo=rewind)
+        progress.work |= dict(carried)
+        for table_id, error in failed:
+            self._quarantine(table_id, entry.tables[table_id].generation, error)
 
     def _left_behind(self) -> list[int]:
         """The publications that a restore has left behind."""
@@ -435,6 +476,10 @@ class Incarnation:
             cause,
             extra={"table": table_id, "checkpoint": record.n, "cause": cause},
         )
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _moves(record: Publication, before: Publication | None, table_id: str) -> bool:

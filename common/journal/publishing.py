@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from cutline.common.errors import ProtocolError
 from cutline.common.store.chain import Chain
+from cutline.common.store.origin import Origin
 from cutline.common.store.records import CheckpointEntry, Main, Publication, PublishedTable, Quarantine, Work
 
 
@@ -50,7 +51,7 @@ def publication(
         elif previous is None or before is None or before.main is None:
             main = None
         else:
-            main = replace(before.main, position=previous.position_of(table))
+            main = replace(before.main, position=previous.position_of(table), origin=origin_of(previous, table))
         state, generation = (at_cut.phase, at_cut.generation) if held is None else ("quarantined", held.generation)
         now = PublishedTable(state=state, generation=generation, main=main, work=done, held=held)
         tables[table] = now if before is None or now != before else before
@@ -64,6 +65,16 @@ def publication(
         published_at=published_at,
         tables=tables,
     )
+
+
+def origin_of(record: Publication, table: str) -> Origin | None:
+    """What the content of a table's `main` was made of; None if it has none, or one of a derived table."""
+    known = record.tables.get(table)
+    if known is None or known.main is None:
+        return None
+    if not known.shown or known.work is None:
+        return known.main.origin
+    return Origin(known.work.generation, known.work.schema, record.source_time)
 
 
 def may_show(shown: tuple[int, int], *, w: int, n: int, own: bool, chain: Callable[[int], Chain]) -> bool:

@@ -23,6 +23,7 @@ from cutline.common.causes import Cause
 from cutline.common.phases import Phase
 from cutline.common.positions import Position
 from cutline.common.store.deltas import fold, since_of
+from cutline.common.store.origin import Origin
 
 FORMAT = 4
 T = TypeVar("T")
@@ -430,17 +431,19 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Main:
-    """The content that a table shows to its readers, its rows (None: unknown), and its position (None: the
-    publication's position)."""
+    """The content that a table shows to its readers, its rows (None: unknown), its position (None: the publication's
+    position), and with a position of its own its origin."""
 
     content: Content
     position: Position | None = None
     rows: int | None = None
+    origin: Origin | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; it omits a position that equals the publication's, and unknown rows."""
+        """Return a plain dict; it omits a position that equals the publication's, and what is unknown."""
         body: dict[str, Any] = {"content": self.content}
         body |= {} if self.rows is None else {"rows": self.rows}
+        body |= {} if self.origin is None else {"origin": list(self.origin)}
         return body if self.position is None else body | {"position": self.position.to_json()}
 
     @classmethod
@@ -448,7 +451,8 @@ class Main:
         """Read what `to_json` gave."""
         position = body.get("position")
         at = None if position is None else Position.from_json(position)
-        return cls(content=Content(body["content"]), position=at, rows=body.get("rows"))
+        origin = Origin(*body["origin"]) if "origin" in body else None
+        return cls(content=Content(body["content"]), position=at, rows=body.get("rows"), origin=origin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from cutline.common.store.chain import follow
 from cutline.common.store.commands import Commands
 from cutline.common.store.deltas import since_of
 from cutline.common.store.lives import Folder
+from cutline.common.store.origin import Origin
 from cutline.common.store.records import Entry, PartRef
 
 FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
@@ -76,8 +77,9 @@ class Removal:
         """Remove files that no reader can need any more; return their paths (below the pipeline's folder).
 
         These are parts, schemas and staged files of epochs older than the newest epoch entry that no journal entry
-        names, and schemas of which a younger epoch has a copy. Safe while others write: it keeps files of the running
-        epoch that no entry names yet, and an older epoch can complete no checkpoint, its slot being taken.
+        names, nor a publication as an `Origin`, and schemas of which a younger epoch has a copy. Safe while others
+        write: it keeps files of the running epoch that no entry names yet, and an older epoch can complete no
+        checkpoint, its slot being taken.
         """
         removed = self._unneeded()
         for path in removed:
@@ -108,13 +110,20 @@ class Removal:
                 if body["kind"] == "checkpoint":
                     old.difference_update(_needs(body), (file["path"] for file in body["staged"]))
             if schemas := {path: path.split(".")[1] for path in old if path.startswith("schemas/")}:
-                named = {name for body in entries for name in _schemas(body)}
+                named = {name for body in entries for name in _schemas(body)} | self._of_mains()
                 # Each epoch stores its own copy; the youngest serves all.
                 youngest = {path.split(".")[1]: path for path in sorted(epochs) if path.startswith("schemas/0")}
                 old.difference_update(
                     path for path, name in schemas.items() if name in named and youngest[name] == path
                 )
         return sorted(old)
+
+    def _of_mains(self) -> set[str]:
+        """The hashes of the schemas of which publications show contents that are no longer the newest ones."""
+        names = (numbered("publications", number) for number in bodies.numbers(self._folder, "publications"))
+        records = (body for name in names if (body := bodies.get(self._folder, name)) is not None)
+        tables = (table for body in records for table in body["tables"].values() if table is not None)
+        return {Origin(*table["main"]["origin"]).schema for table in tables if "origin" in (table["main"] or {})}
 
     def may_retire(self, n: int, kept: Collection[int] = (), *, w: int = 0) -> bool:
         """Note that start `w` of the Spark writer removes from now on what only a restore to before publication `n`

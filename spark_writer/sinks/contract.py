@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from cutline.common.errors import ConfigError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
 from cutline.common.journal.view import JournalView
+from cutline.common.positions import Position
 from cutline.common.schema import TableSchema
 from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.records import Content, Publication, Work
@@ -101,6 +103,51 @@ class Made:
     plan: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What readers see of a table's earlier generation when the next one is to be shown for the first time.
+
+    `schema` is the table's at the source, `position` the place up to which the `content` has the source's changes, and
+    `until` their time. `noticed` is the time up to which the next generation has them.
+    """
+
+    content: Content
+    generation: int
+    schema: TableSchema
+    position: Position | None
+    until: datetime
+    noticed: datetime
+
+
+Pairs = Callable[[pa.Table], Iterator[tuple[pa.Table, Any, Callable[[Any], None]]]]
+"""Reads earlier rows that have one of these keys, as `Known` does; the third says which of the rows go on in new ones:
+those are not taken over any more."""
+
+
+class Carried(Protocol):
+    """What a generation takes over of the rows of the one before it, by its table's mode.
+
+    Rows are in the columns that the sink has for them, own ones of the mode included. First `look` gets the columns
+    `looks_at` of all earlier rows, if it has some. Then `begun` gets the rows that `of_snapshot` finds in the new
+    generation, and last `kept` gets the earlier rows that do not go on.
+    """
+
+    looks_at: tuple[str, ...]
+
+    def look(self, rows: pa.Table) -> None:
+        """Learn from some columns of earlier rows."""
+
+    def of_snapshot(self, rows: pa.Table) -> pa.ChunkedArray | None:
+        """Which rows of the new generation `begun` is to replace; None: none of all."""
+
+    def begun(self, rows: pa.Table, pairs: Pairs) -> pa.Table:
+        """The new generation's rows, with what they begin with."""
+
+    def kept(self, rows: pa.Table, has: Callable[[pa.Table], Any]) -> pa.Table:
+        """Earlier rows as the new generation has them, without those that it need not have. `has` returns the numbers
+        of those of some keys, each there once, that the new generation has."""
+
+
 class Shaping(Protocol):
     """The rules of one pipeline's tables, for one start (spark_writer/transform/)."""
 
@@ -121,6 +168,10 @@ class Shaping(Protocol):
 
     def close(self) -> None:
         """End what the start has begun for its rules."""
+
+    def carried(self, schema: TableSchema, arrow: pa.Schema, earlier: Earlier, before: pa.Schema) -> Carried | str:
+        """What a generation with this schema at the source takes over of an earlier one, whose rows have the columns
+        `before` in the sink, and its own `arrow`; or else why it takes over nothing."""
 
 
 class Upkeep(Protocol):
@@ -175,6 +226,13 @@ class Sink(Protocol):
 
     def rewind(self, table_id: str, work: Work | None) -> None:
         """Forget what this start has made of a table since `work` (None, or one of another start: all of it)."""
+
+    def carry_over(self, schema: TableSchema, work: Work, earlier: Earlier, *, checkpoint: int) -> Work:
+        """Give a work what its table's mode keeps of an earlier generation, and return the work with it.
+
+        The work has all rows of its generation, and was never shown: so this comes once for each generation. What can't
+        be taken over is left out with a warning. Errors as `apply`.
+        """
 
     # Derived tables
 

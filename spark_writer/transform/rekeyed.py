@@ -56,8 +56,8 @@ class Last:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rekeyed:
     """A rule, and the key of its lake table; `owner` are the source's key columns there. `keyed` is the rule of these
-    columns alone: no other is computed for a row that does not stay. `own` and `rest` compute what the key and the other
-    columns have (None: nothing).
+    columns alone: no other is computed for a row that does not stay. `own` and `rest` compute what the key and the
+    other columns have (None: nothing).
     """
 
     rule: Rule
@@ -237,8 +237,8 @@ def rekeyed(rule: Rule, source: TableSchema, key: Sequence[str]) -> Rekeyed:
 
 
 def with_meta(groups: Iterator[pa.Table], kind: str, first: int) -> Iterator[pa.Table]:
-    """Row groups of a staged file of this kind with the fields of changes: the rows of a chunk are numbered from `first`
-    on."""
+    """Row groups of a staged file of this kind with the fields of changes: the rows of a chunk are numbered from
+    `first` on."""
     for group in groups:
         if kind != "chunk":
             yield group

@@ -35,6 +35,7 @@ from cutline.spark_writer.compiled import one_of
 from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks import spark_columns
 from cutline.spark_writer.sinks.contract import TableFault
+from cutline.spark_writer.transform.change_columns import METADATA, named_by, with_metadata, without_stars
 from cutline.spark_writer.transform.functions import CallFault, Functions
 
 _SOURCE = Path(__file__).with_name("Expressions.java")
@@ -57,7 +58,7 @@ class _Catalyst:
     def __init__(self, chosen: Any, names: Sequence[str]) -> None:
         """Take what `Expressions.choose` of Java gave."""
         self._chosen = chosen
-        self._names = list(names)
+        self.names = list(names)
         self.needed = tuple(str(name) for name in chosen.needed())
 
     def results(self, rows: pa.Table) -> pa.Table:
@@ -69,7 +70,7 @@ class _Catalyst:
                 stream.write_table(inputs)
             self._chosen.evaluate(before, after)
             with pa.OSFile(after, "rb") as file:
-                return pa.ipc.open_stream(file).read_all().rename_columns(self._names)
+                return pa.ipc.open_stream(file).read_all().rename_columns(self.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +98,23 @@ class _Call:
 
 
 class Evaluation:
-    """Expressions that are evaluated together: the columns of the source that they need are `needed`."""
+    """Expressions that are evaluated together: `needed` are the columns of the source that they need, and `metadata`
+    those of METADATA."""
 
-    def __init__(self, results: _Catalyst, calls: Sequence[_Call], source: TableSchema) -> None:
-        """`calls` are all that a rule has, each behind those that its arguments need."""
+    def __init__(
+        self, results: _Catalyst, calls: Sequence[_Call], source: TableSchema, metadata: Sequence[str]
+    ) -> None:
+        """`calls` are all that a rule has, each behind those that its arguments need; `metadata` are the inputs that
+        are no columns of the source."""
         wanted, own = set(results.needed), []
         for call in reversed(calls):
             if call.name in wanted:
                 own.append(call)
                 wanted.update(() if call.arguments is None else call.arguments.needed)
         self._results, self._calls, self._source = results, own[::-1], source
-        self.needed = tuple(name for name in (column.name for column in source.columns) if name in wanted)
+        self.names = results.names
+        self.needed = tuple(column.name for column in source.columns if column.name in wanted)
+        self.metadata = tuple(name for name in metadata if name in wanted)
 
     def results(self, rows: pa.Table) -> pa.Table:
         """The results for these rows, by name. RuleFault where one fails, with the key of the first row on which it
@@ -118,6 +125,7 @@ class Evaluation:
             raise self._fault(rows, error) from error
 
     def _evaluated(self, rows: pa.Table) -> pa.Table:
+        rows = with_metadata(rows, self.metadata, self._source.table_id)
         for call in self._calls:
             rows = rows.append_column(call.name, call.results(rows))
         return self._results.results(rows)
@@ -156,7 +164,8 @@ class Rule:
 
     `plain` are the columns that the source has too: the names there, by the names in the lake. `computed` are the
     others, and `condition` is the rule's; each is None where there is nothing to evaluate. `some` makes an evaluation
-    of some computed ones. `keeps`: the lake's rows are those that readers gave, as they are.
+    of some computed ones. `keeps`: the lake's rows are those that readers gave, as they are. `of_change` are the
+    columns that follow from METADATA.
     """
 
     target: TableSchema
@@ -165,6 +174,7 @@ class Rule:
     condition: Evaluation | None
     some: Callable[[Collection[str]], Evaluation | None]
     keeps: bool
+    of_change: frozenset[str] = frozenset()
 
     @property
     def reads(self) -> set[str]:
@@ -261,8 +271,8 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape, functions:
     """Have Spark analyse the rule of a table with this schema. Raises RuleFault with Spark's own sentence."""
     expressions = _analysed(session, source, shape)
     calls = [_call(expressions, at, source, shape, functions) for at in range(expressions.callCount())]
-    size = expressions.size()
-    inputs = [expressions.input(at) for at in range(size)]
+    size, named = expressions.size(), named_by(shape, source)
+    inputs = [_input(expressions, at, source) for at in range(size)]
     filters = shape.where is not None
     target, plain = _target(source, expressions, shape)
     # By this name the journal and the work of the table know both, since one follows from the other.
@@ -272,17 +282,30 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape, functions:
         if not results:
             return None
         names = [str(expressions.name(at)) for at in results]
-        return Evaluation(_Catalyst(expressions.choose(_java_list(session, results)), names), calls, source)
+        return Evaluation(_Catalyst(expressions.choose(_java_list(session, results)), names), calls, source, named)
 
     def some(names: Collection[str]) -> Evaluation | None:
         wanted = [at for at in range(size - filters) if inputs[at] < 0 and str(expressions.name(at)) in names]
         return evaluation(wanted)
 
     computed = some([column.name for column in target.columns])
+    of_change = [each for at in range(size - filters) if inputs[at] < 0 and named and (each := evaluation([at]))]
     condition = evaluation([size - 1] if filters else [])
+    if condition is not None and condition.metadata:
+        raise RuleFault(
+            f"where of {source.table_id} names {condition.metadata[0]}, which is of a change and not of a row",
+            "write a condition over columns of the source",
+        )
     same = all(name == theirs for name, theirs in plain.items()) and target.arrow.equals(source.arrow, True)
-    keeps = computed is None and condition is None and same
-    return Rule(target=target, plain=plain, computed=computed, condition=condition, some=some, keeps=keeps)
+    return Rule(
+        target=target,
+        plain=plain,
+        computed=computed,
+        condition=condition,
+        some=some,
+        keeps=computed is None and condition is None and same,
+        of_change=frozenset(name for each in of_change if each.metadata for name in each.names),
+    )
 
 
 def _call(expressions: Any, at: int, source: TableSchema, shape: Shape, functions: Functions) -> _Call:
@@ -312,10 +335,17 @@ def _call(expressions: Any, at: int, source: TableSchema, shape: Shape, function
     )
 
 
+def _input(expressions: Any, at: int, source: TableSchema) -> int:
+    """Which column of the source a result is as it stands, -1 if it is none."""
+    place = int(expressions.input(at))
+    return place if place < len(source.columns) else -1
+
+
 def _analysed(session: SparkSession, source: TableSchema, shape: Shape) -> Any:
     """Spark's analysis (`Expressions` in Java) of a rule over a table's columns; RuleFault if it has none."""
     maker = one_of(session.sparkContext, _SOURCE, "Expressions$Maker")
-    fields = pa.schema([source.field(column) for column in source.columns])
+    named = named_by(shape, source)
+    fields = pa.schema([source.field(column) for column in source.columns] + [(name, METADATA[name]) for name in named])
     schema = from_arrow_schema(fields, prefer_timestamp_ntz=True).json()
     types = cast(Any, session)._jvm.java.util.LinkedHashMap()
     for function in shape.functions:
@@ -325,7 +355,7 @@ def _analysed(session: SparkSession, source: TableSchema, shape: Shape) -> Any:
         except (Py4JJavaError, PySparkException) as error:
             sentence = f"the Python function {function.name} of the pipeline is refused by Spark: {first_line(error)}"
             raise RuleFault(sentence, f"correct functions.{function.name}") from error
-    items = list(shape.select)
+    items = without_stars(shape.select, named)
     if shape.where is not None:
         items.append(f"(\n{shape.where}\n) AS `{_KEPT}`")
 
@@ -368,7 +398,7 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
     plain: dict[str, str] = {}
     last = len(outputs)
     for number, at in enumerate(outputs, start=1):
-        name, place = str(expressions.name(at)), expressions.input(at)
+        name, place = str(expressions.name(at)), _input(expressions, at, source)
         if not name.strip() or name.endswith(" "):
             raise RuleFault(f"select of {source.table_id} has a column named {name!r}", "give it another name by AS")
         # Two names of the source itself may differ in a way that only Spark does not see.

@@ -28,7 +28,8 @@ from cutline.common.shape import Shape
 from cutline.common.store.records import PartRef
 from cutline.common.store.shaped_files import ShapedFiles
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.sinks.contract import Known
+from cutline.spark_writer.sinks.contract import Carried, Earlier, Known
+from cutline.spark_writer.transform.carrying import carried
 from cutline.spark_writer.transform.functions import CALL_SECONDS, Functions
 from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
 from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
@@ -86,6 +87,13 @@ class Shaping:
         if not (looks and step.chunks and step.changes):
             return [step]
         return [replace(step, changes=[], truncated_at=None), replace(step, chunks=[])]
+
+    def carried(self, schema: TableSchema, arrow: pa.Schema, earlier: Earlier, before: pa.Schema) -> Carried | str:
+        """See `Shaping` of the sinks' contract. Raises RuleFault."""
+        assert schema.shape is not None
+        made, theirs = self._rule(schema), self.lake_schema(earlier.schema)
+        of_change = made.of_change if isinstance(made, Rule) else made.rule.of_change
+        return carried(schema.shape, made.target, arrow, earlier, theirs, before, of_change)
 
     @contextmanager
     def shaped(self, step: TableStep, known: Known) -> Iterator[TableStep]:

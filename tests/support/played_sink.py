@@ -10,19 +10,20 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.journal.plan import TableStep
 from cutline.common.journal.progress import Progress
+from cutline.common.schema import TableSchema
 from cutline.common.status.pipeline_status import CompactionStatus, Files
 from cutline.common.store.records import Content, Place, Publication, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.ports import Ports
-from cutline.spark_writer.sinks.contract import Foreign, TableFault
+from cutline.spark_writer.sinks.contract import Earlier, Foreign, TableFault
 
 
 class PlayedClock:
@@ -180,6 +181,13 @@ class PlayedSink:
         table.contents[content] = (*before, *(each.record.path for each in (*step.chunks, *step.changes)))
         table.places[self.place] = content
         return Work(content=content, place=self.place, generation=step.generation, schema=step.schema.hash)
+
+    def carry_over(self, schema: TableSchema, work: Work, earlier: Earlier, *, checkpoint: int) -> Work:
+        self.lake.reach("carry_over", schema.table_id)
+        content, contents = Content(str(next(self.lake.numbers))), self.lake.tables[schema.table_id].contents
+        contents[content] = (*contents[earlier.content], *contents[work.content])
+        self.lake.tables[schema.table_id].places[self.place] = content
+        return replace(work, content=content, place=self.place)
 
     def rewind(self, table_id: str, work: Work | None) -> None:
         self.lake.reach("rewind", table_id)

@@ -12,7 +12,7 @@ Nothing here needs the JVM: it runs in the Spark writer's process or on Spark's 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,18 +151,22 @@ def _living(group: _Group, dead: Any, layout: Layout, keeps: bool) -> pa.Table:
     return with_lineage(rows, read, positions, group.source.lineage) if keeps else rows
 
 
-def in_layout(group: pa.Table, layout: Layout) -> pa.Table:
-    """Map rows of the lake to `layout` by the lake's field ids, as any reader of the snapshot would."""
+def in_layout(group: pa.Table, layout: Layout, names: Collection[str] | None = None) -> pa.Table:
+    """Map rows of the lake to `layout`, or to its columns of these `names`, by the lake's field ids, as any reader of
+    the snapshot would."""
     at_of = {int(field.metadata[FIELD_ID]): at for at, field in enumerate(group.schema)}
-    columns = []
+    columns, fields = [], []
     for column, field in zip(layout.schema.lake, layout.arrow, strict=True):
+        if names is not None and field.name not in names:
+            continue
+        fields.append(field)
         at = at_of.get(int(field.metadata[FIELD_ID]))
         if at is not None:
             columns.append(group.column(at).cast(field.type))
         else:
             value = pa.scalar(default_value(column, field.type), field.type)
             columns.append(pa.chunked_array([pa.repeat(value, group.num_rows)]))
-    return pa.Table.from_arrays(columns, schema=layout.arrow)
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def keys_at(path: str, positions: Any, layout: Layout) -> pa.Table:

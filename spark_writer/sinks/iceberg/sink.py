@@ -31,11 +31,12 @@ from cutline.common.journal.view import JournalView
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import Content, Publication, Work
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.sinks.contract import Foreign, Made, Shaping
+from cutline.spark_writer.java_errors import first_line
+from cutline.spark_writer.sinks.contract import Earlier, Foreign, Made, Shaping, TableFault
 from cutline.spark_writer.sinks.iceberg import deriving, local, on_spark
 from cutline.spark_writer.sinks.iceberg.catalogue import network_volume_of
 from cutline.spark_writer.sinks.iceberg.changes import append, replace_all, rewrite, upsert
-from cutline.spark_writer.sinks.iceberg.columns import Layout
+from cutline.spark_writer.sinks.iceberg.columns import Layout, lay_out
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector
 from cutline.spark_writer.sinks.iceberg.durable import sync_files
 from cutline.spark_writer.sinks.iceberg.engine import AUTO, SPARK, choose_engine, choose_filling_engine
@@ -51,6 +52,7 @@ from cutline.spark_writer.sinks.iceberg.staged import adopt
 from cutline.spark_writer.sinks.iceberg.start import Start
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.tables import Tables
+from cutline.spark_writer.sinks.iceberg.taking_over import EarlierLost, rows_taken_over
 from cutline.spark_writer.sinks.iceberg.upkeep import Upkeep
 from cutline.spark_writer.sinks.iceberg.works import branch_of, living_rows, snapshot_of, tags_of, work_of
 from cutline.spark_writer.sinks.side_by_side import SIDE_BY_SIDE, SideBySide
@@ -260,6 +262,51 @@ class IcebergSink:
         found = [file for future in futures for file in future.result()]
         sync_files(str(file.location()) for file in found)
         return found
+
+    def carry_over(self, schema: TableSchema, work: Work, earlier: Earlier, *, checkpoint: int) -> Work:
+        """See `Sink`: one commit, of files that are made in this process."""
+        table_id, head = schema.table_id, snapshot_of(work.content)
+        table = self.tables.get(table_id)
+        table.check_writable()
+        layout = table.layout(self._shaping.lake_schema(schema), work.generation)
+        try:
+            made = self._carried(table, head, schema, layout, earlier)
+        except (EarlierLost, TableFault) as error:
+            made = first_line(error)
+        if isinstance(made, str):
+            text = "%s: %s begins anew in the lake, without what its mode has kept until now: %s"
+            logger.warning(text, self._store.name, table_id, made, extra={"table": table_id, "cause": made})
+            return work
+        if not any(made):
+            return work
+        self.tables.begun.add(table_id)
+        head = table.commit(
+            branch=self.branch,
+            base=head,
+            layout=layout,
+            summary={"cutline.checkpoint": str(checkpoint), OURS: str(self._lake.w)},
+            change=upsert(table, head, *made),
+            keep=str(work.place),
+        )
+        rows = living_rows(table.metadata().snapshot(head).summary())
+        return work_of(head, self.branch, generation=work.generation, schema=work.schema, rows=rows)
+
+    def _carried(
+        self, table: LakeTable, head: int, schema: TableSchema, layout: Layout, earlier: Earlier
+    ) -> tuple[list[Any], list[Vector]] | str:
+        """Make the files of `carry_over`, or say why there is nothing to carry over; TableFault if the earlier content
+        is gone, or Spark refuses its rule by now."""
+        before = snapshot_of(earlier.content)
+        if not table.has_snapshot(before):
+            raise snapshot_lost(table.table_id)
+        theirs = lay_out(
+            self._lake.jvm, table.metadata(), self._shaping.lake_schema(earlier.schema), earlier.generation
+        )
+        carried = self._shaping.carried(schema, layout.arrow, earlier, theirs.arrow)
+        if isinstance(carried, str):
+            return carried
+        with self._heavy:
+            return rows_taken_over(table, head, layout, before, theirs, carried)
 
     def rewind(self, table_id: str, work: Work | None) -> None:
         """See `Sink`."""

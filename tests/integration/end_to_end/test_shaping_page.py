@@ -54,10 +54,10 @@ def test_the_examples_of_the_page_give_what_it_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made, changed, called, seated, swapped, moded, changed_too, as_of = texts("sql")
-    rules, masking, functions, keys, modes = map(yaml.safe_load, texts("yaml"))
+    rules, masking, functions, keys, modes, again = map(yaml.safe_load, texts("yaml"))
     python, module = texts("python")
     (prints,) = texts("text")
-    people, visits, later, contacts, seats, others, payments, members, prices = tables_of_the_page()
+    people, visits, later, visited, contacts, seats, others, payments, members, prices, *kept = tables_of_the_page()
     schema = fresh_database(mariadb)
 
     def carry_out(statements: str) -> None:
@@ -90,6 +90,7 @@ def test_the_examples_of_the_page_give_what_it_says(
         savepoint(pipeline, "later")
         assert shown(warehouse, names[0], later[0], ["id"]) == later
         assert shown(warehouse, names[6], others[0], ["hall", "place"]) == others
+        assert shown(warehouse, names[1], visited[0], ["id"]) == visited
         assert shown(warehouse, names[2], payments[0], ["_seq", "id"]) == payments
         assert shown(warehouse, names[3], members[0], ["id"]) == members
         assert shown(warehouse, names[4], prices[0], ["id", "_from_seq"]) == prices
@@ -99,6 +100,14 @@ def test_the_examples_of_the_page_give_what_it_says(
         pipeline.until(lambda: reader.sql(views).collect(), "the view of cuts, which an idle Spark writer makes")
         found = reader.sql(query)
         assert sorted(map(tuple, found.collect())) == [(1, 100), (2, 200)]
+        options = [each for block in (rules, functions, keys, again) for each in block["table_options"]]
+        done(pipeline, "define", **redefined(pipeline, table_options=options))
+        pipeline.until(lambda: [pipeline.generation(name) for name in names[2:5]] == [2, 2, 2], "the next generations")
+        pipeline.until(lambda: pipeline.shows(*names), "all to be live by the next rules")
+        savepoint(pipeline, "again")
+        for name, page, order in zip(names[2:5], kept, (["_seq", "id"], ["id"], ["id", "_to_seq"]), strict=True):
+            assert shown(warehouse, name, page[0], order) == page
+        assert sorted(map(tuple, reader.sql(query).collect())) == [(1, 100), (2, 200)]
         carry_out("UPDATE people SET family = 'Lovelace' WHERE id = 1")
         generation = pipeline.generation(names[0])
         done(pipeline, "define", **redefined(pipeline, **masking))

@@ -58,7 +58,8 @@ def f(x): return x
 """
 MADE = {
     "shout": "string", "longest": "bigint", "picky": "bigint", "short": "string", "listed": "string",
-    "counted": "bigint", "large": "int", "torn": "string", "many": "bigint", "forks": "string", "hangs": "string", "dies": "string", "constant": "int", "nowhere": "int",
+    "counted": "bigint", "large": "int", "torn": "string", "many": "bigint", "forks": "string", "hangs": "string",
+    "dies": "string", "constant": "int", "nowhere": "int",
 }  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def test_functions_stand_in_columns_conditions_and_each_other(ruled: Callable[[S
         ("listed(note) AS x", "listed (made_functions:listed): it returned list instead of an Arrow array"),
         ("counted(note) AS x", "it returned values of the type string, and its own is int64"),
         ("large(id) AS x", "the row with id 1000: the Python function large (made_functions:large): it returned a"),
-        ("torn(note) AS x", "the row with id 1003: the Python function torn (made_functions:torn): it returned a value"),
+        ("torn(note) AS x", "the row with id 1003: the Python function torn (made_functions:torn): it returned a"),
         ("many(id) AS x", "failed on rows: the Python function many (made_functions:many): ValueError: too many"),
         ("forks(note) AS x", "failed: the Python function forks (made_functions:forks): it had not returned"),
         ("dies(note) AS x", "its process ended with the code 3"),
@@ -156,7 +157,7 @@ def test_a_function_that_fails_says_how_and_on_which_row(
             "function upper of the pipeline is refused by Spark: Spark SQL has a function upper of its own",
         ),
         (shape("id", "shout(text => note) AS x"), "shout takes no arguments by name"),
-        (Shape(select=("id", "f(id) IS NULL AS x"), functions=(function("f", "interval year"),)), "functions.f is not one"),
+        (Shape(select=("id", "f(id) IS NULL AS x"), functions=(function("f", "interval year"),)), "functions.f is not"),
         (
             Shape(select=("id", "listed(note) AS x"), functions=(function("listed", "array<int>"),)),
             "is of the type array<int>",

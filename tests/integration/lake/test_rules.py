@@ -25,6 +25,7 @@ RULE = Shape(
     where="price IS NULL OR price < 50",
 )
 SHAPED = replace(T, shape=RULE)
+MODES: tuple[Any, ...] = ("mirror", "soft-delete", "history")
 
 
 def queried(bench: SparkBench, table: TableSchema, rows: list[Row]) -> list[Row]:
@@ -55,6 +56,48 @@ def quarantine(bench: SparkBench, start: LakeStart, table: TableSchema = SHAPED)
     held = start.progress.quarantined[table.table_id]
     assert held.cause.code == "rule"
     return f"{held.cause}"
+
+
+def test_a_rule_may_name_what_is_known_of_a_change(bench: SparkBench) -> None:
+    """A star does not stand for it, and where the source has a column of that name, that is meant."""
+    how = "concat(_database, '.', _table, ' ', _op) AS how"
+    select = ("* EXCEPT (_gtid)", "_gtid", how, "_committed_at", "_gtid + 1 AS g")
+    named = replace(schema("shop.named", ("id",), id="int", note="int", price="int", _gtid="int"), shape=Shape())
+    tables = [
+        replace(named, table_id=f"shop.{mode}", shape=Shape(mode=mode, select=select))
+        for mode in MODES
+    ]
+    refused = replace(named, table_id="shop.refused", shape=Shape(where="_op <> 'r'"))
+    taken = replace(named, table_id="shop.taken", shape=Shape(mode="append", select=("id", "_op")))
+    rows = [{"id": number, "note": 1, "price": 2, "_gtid": 3} for number in (1, 2)]
+    for table in (*tables, refused, taken):
+        bench.journal.table(table)
+        bench.journal.chunk(table, rows)
+    bench.journal.checkpoint()
+    start = bench.apply()
+    assert {name: str(held.cause).partition(",")[0] for name, held in start.progress.quarantined.items()} == {
+        "shop.refused": "where of shop.refused names _op",
+        "shop.taken": "shop.taken has a column _op",
+    }
+    for table in tables:
+        bench.journal.change(table, ("+U", rows[0] | {"price": 5}), ("-D", rows[1]))
+    bench.journal.checkpoint()
+    bench.apply(start)
+    hows = {"mirror": ["+U"], "soft-delete": ["+U", "-D"], "history": ["+U", "r", "r"]}
+    for mode, wanted in hows.items():
+        names, found = bench.rows(f"shop.{mode}")
+        assert names[-7:] == ("id", "note", "price", "_gtid", "how", "_committed_at", "g")
+        assert sorted(row["how"] for row in found) == [f"shop.{mode} {op}" for op in wanted]
+        assert {row["g"] for row in found} == {4}
+    history = tables[2]  # read again: the version goes on, with what is known of its change
+    bench.journal.table(history, generation=2)
+    bench.journal.chunk(history, [rows[0] | {"price": 5}])
+    bench.journal.checkpoint()
+    bench.apply(start)
+    found = bench.rows("shop.history")[1]
+    assert sorted((row["_current"], row["how"]) for row in found) == [
+        (False, "shop.history r"), (False, "shop.history r"), (True, "shop.history +U"),
+    ]  # fmt: skip
 
 
 def test_the_lake_has_what_a_query_by_the_rule_returns(bench: SparkBench) -> None:

@@ -134,6 +134,9 @@ class Unshaped:
     def close(self) -> None:
         pass
 
+    def carried(self, schema: TableSchema, arrow: Any, earlier: Any, before: Any) -> str:
+        return "no table has a mode"
+
 
 class Engine:
     """The modelled lake of the world, in place of Spark."""

@@ -502,6 +502,36 @@ UNITS = (
         "test_masking.py::test_rows_of_before_a_column_had_its_name_are_not_delivered_in_clear",
     ),
     unit(
+        "a generation takes over what the mode keeps each time that it is shown",
+        "spark_writer/apply.py",
+        "            if origin is not None and origin.generation != table.generation and table_id in progress.work:\n",
+        "            if origin is not None and table_id in progress.work:\n",
+        "test_spark_driver.py::test_a_generation_takes_over_what_its_mode_keeps_in_the_publication_that_shows_it_first",
+    ),
+    unit(
+        "the schema of what a table still shows is swept",
+        REMOVAL,
+        "{name for body in entries for name in _schemas(body)} | self._of_mains()",
+        "{name for body in entries for name in _schemas(body)}",
+        "test_store_records.py"
+        "::test_the_schema_of_what_a_table_still_shows_stays_when_no_entry_names_it_any_more",
+    ),
+    unit(
+        "a generation takes over rows in which a column is not masked as it is now",
+        "spark_writer/transform/carrying.py",
+        "    if (known.mask, known.mask_key) != (shape.mask, shape.mask_key):\n",
+        "    if False:\n",
+        "test_carrying.py::test_a_generation_begins_anew_where_the_rows_of_before_do_not_fit",
+    ),
+    unit(
+        "a key that is too large for its earlier type is looked for by what is left of it",
+        "spark_writer/transform/carrying.py",
+        "            held &= pc.equal(narrow.cast(values.type), values).to_numpy()\n",
+        "",
+        "test_carrying.py"
+        "::test_a_version_goes_on_where_its_row_is_as_it_was_and_begins_where_the_earlier_content_ended",
+    ),
+    unit(
         "a derived table stays as it is though what it reads has changed",
         "spark_writer/derived.py",
         "            known.reads[each] == content or self._same_rows(each, known.reads[each], content)\n",

@@ -154,6 +154,7 @@ ALLOWED: dict[str, set[str]] = {
         "common.causes",
         "common.errors",
         "common.journal",
+        "common.positions",
         "common.schema",
         "common.status",
         "common.store",

@@ -25,6 +25,7 @@ PURE = (
     "common/positions.py",
     "common/store/deltas.py",
     "common/store/envelope.py",
+    "common/store/origin.py",
     "common/store/records.py",
     "common/schema.py",
     "common/mask_key.py",

@@ -20,6 +20,7 @@ import pytest
 from cutline.common.causes import Cause, Code
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import Column, TableSchema
+from cutline.common.shape import Shape
 from cutline.common.status.pipeline_status import Held, SparkWriterStatus
 from cutline.common.store.commands import SPARK
 from cutline.common.store.lives import Life
@@ -332,6 +333,58 @@ def test_a_table_of_its_own_fault_is_left_out_and_the_next_start_applies_what_it
     for table in ("shop.orders", "shop.stock"):
         missed = 4 if table == "shop.orders" else 3
         assert bench.lake.rows(table) == tuple(f"{table} {slot}" for slot in range(first, first + missed))
+
+
+def test_a_generation_takes_over_what_its_mode_keeps_in_the_publication_that_shows_it_first(bench: Bench) -> None:
+    """1. Two tables of which one is a log. 2. Both are read again; the first start that would show that dies before it
+    publishes. 3. The log is paused and resumed. 4. It is read again, and what was to be taken over is refused twice:
+    it waits, then a retry shows it."""
+    log = replace(ORDERS, shape=Shape(mode="append"))
+    bench.store.put_schemas([log], epoch=1)
+
+    def checkpoint(generation: int, *, show: bool = True, rows: bool = True) -> int:
+        bench.slot += 1
+        schemas = {"shop.orders": log.hash, "shop.stock": STOCK.hash}
+        entries = {
+            table: records.table(schema=schema, generation=generation, phase="live" if show else "paused", show=show)
+            for table, schema in schemas.items()
+        }
+        staged = [
+            records.staged(table, path=f"{table} {bench.slot}", schema=schema, generation=generation)
+            for table, schema in schemas.items()
+            if rows
+        ]
+        bench.store.put_entry(records.checkpoint(bench.slot, staged=tuple(staged), tables=entries))
+        return bench.slot
+
+    first = checkpoint(1)
+    bench.run()
+    second = checkpoint(2, show=False)
+    bench.again()
+    bench.run()
+    assert bench.lake.rows("shop.orders") == (f"shop.orders {first}",)
+    third = checkpoint(2)
+    bench.lake.faults["make_durable"] = [Unavailable("killed")]
+    bench.again()
+    bench.run()
+    for show in (False, True):
+        checkpoint(2, show=show, rows=False)
+    bench.again()
+    bench.run()
+    assert bench.lake.calls.count("carry_over shop.orders") == 2
+    assert bench.lake.rows("shop.orders") == tuple(f"shop.orders {n}" for n in (first, second, third))
+    assert bench.lake.rows("shop.stock") == tuple(f"shop.stock {n}" for n in (second, third))
+    bench.lake.faults["carry_over shop.orders"] = [TableFault(VIEW)] * 2
+    fourth = checkpoint(3)
+    bench.again()
+    assert bench.run().quarantined.keys() == {"shop.orders"}
+    assert bench.lake.rows("shop.orders") == tuple(f"shop.orders {n}" for n in (first, second, third))
+    fifth = checkpoint(3)
+    bench.again()
+    assert bench.run().quarantined == {}
+    every = (first, second, third, fourth, fifth)
+    assert bench.lake.rows("shop.orders") == tuple(f"shop.orders {n}" for n in every)
+    assert not any(call == "carry_over shop.stock" for call in bench.lake.calls)
 
 
 def test_a_table_is_quarantined_since_the_first_fault_also_under_the_next_start_and_by_another_cause(

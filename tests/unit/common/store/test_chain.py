@@ -10,9 +10,10 @@ import pytest
 
 from cutline.common.errors import ProtocolError
 from cutline.common.journal.batches import Batch, next_batch, only
-from cutline.common.journal.publishing import may_show, publication
+from cutline.common.journal.publishing import may_show, origin_of, publication
 from cutline.common.store.chain import Chain, follow
 from cutline.common.store.deltas import changes
+from cutline.common.store.origin import Origin
 from cutline.common.store.records import (
     CheckpointEntry,
     Content,
@@ -192,7 +193,9 @@ def test_a_publication_shows_what_the_entry_shows_and_leaves_the_rest_as_it_was(
     second = publication(
         checkpoint(3, generation=2, show=False), w=3, kept=True, work=later, previous=first, published_at=2.0
     )
-    assert second.tables[T].main == Main(content=Content("7"), position=records.place(2), rows=5)
+    origin = Origin(1, "h", first.source_time)
+    assert second.tables[T].main == Main(content=Content("7"), position=records.place(2), rows=5, origin=origin)
+    assert origin_of(first, T) == origin_of(second, T) == origin
     assert second.position_of(T) == first.position_of(T) == records.place(2)
     assert second.tables[T].work == later[T]
     assert not second.tables[T].shown

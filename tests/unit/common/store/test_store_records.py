@@ -9,6 +9,7 @@ from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store import backends
 from cutline.common.store.command_records import Orders, Outcome
+from cutline.common.store.origin import Origin
 from cutline.common.store.records import (
     ChangeCounts,
     CheckpointEntry,
@@ -203,6 +204,22 @@ def test_of_a_schema_that_each_epoch_stores_one_copy_stays(shop: PipelineStore, 
     assert Store(url).pipeline("shop").schemas([stored.hash, other.hash]) == {
         stored.hash: stored, other.hash: other,
     }  # fmt: skip
+
+
+def test_the_schema_of_what_a_table_still_shows_stays_when_no_entry_names_it_any_more(
+    shop: PipelineStore, url: str
+) -> None:
+    shown, other = schema(1), schema(2)
+    shop.put_entry(epoch(1))
+    shop.put_schemas([shown, other], epoch=1)
+    shop.put_entry(records.checkpoint(2, 1))
+    main = Main(content=Content("7"), position=records.place(1), origin=Origin(1, shown.hash, None))
+    table = PublishedTable(state="snapshot", generation=2, main=main, work=None)
+    assert PublishedTable.from_json(table.to_json()) == table
+    assert shop.publish(replace(published(2), tables={"d.t": table}))
+    shop.put_entry(epoch(3, base=2))
+    assert shop.removal.sweep() == [f"schemas/0000000001.{other.hash}.json"]
+    assert Store(url).pipeline("shop").schemas([shown.hash]) == {shown.hash: shown}
 
 
 def test_a_reader_that_follows_the_journal_reads_no_base_a_second_time(files: PipelineStore, tmp_path: Path) -> None:

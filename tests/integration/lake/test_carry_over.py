@@ -1,0 +1,270 @@
+"""What a table's next generation takes over of the one before it, on a real Spark and a real lake.
+
+The oracle is a list of rows for each table, which takes one change after the other, and at the end of each reading what
+the mode keeps of the list before.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.common.errors import Unavailable
+from cutline.common.schema import TableSchema
+from cutline.common.shape import Shape
+from cutline.spark_writer.sinks.iceberg import taking_over
+from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from cutline.spark_writer.transform.history import OPEN
+from tests.support.spark_bench import Row, SparkBench, newest, options, schema
+
+MODES: tuple[Any, ...] = ("append", "soft-delete", "history")
+COLUMNS = (
+    {"id": "int", "note": "varchar(40)", "price": "decimal(10,2)"},
+    {"id": "bigint", "price": "decimal(12,2)", "size": "int"},  # wider, one gone, one new
+    {"size": "int", "id": "bigint", "price": "decimal(12,2)"},
+)
+"""The columns of each generation: the first two have other field ids for other meanings."""
+OWN = {
+    "append": ("_op", "_seq", "_binlog_file", "_binlog_pos"),
+    "soft-delete": ("_is_deleted", "_deleted_at"),
+    "history": ("_from_seq", "_from_file", "_from_pos", "_to_seq", "_to_file", "_to_pos"),
+}
+KEYS = 12
+
+
+@dataclass
+class Model:
+    """The lake's rows of one table."""
+
+    mode: str
+    computed: Row
+    rows: list[Row] = field(default_factory=list)
+    old: list[Row] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[Row]:
+        return self.old + self.rows
+
+    def chunk(self, rows: list[Row]) -> None:
+        start = {"append": {"_op": "r"}, "soft-delete": {"_is_deleted": False}, "history": {"_to_seq": OPEN}}
+        self.rows += [{**row, **self.computed, **start[self.mode]} for row in rows]
+
+    def change(self, op: str, row: Row, seq: int) -> None:
+        row = {**row, **self.computed}
+        if self.mode == "append":
+            self.rows.append({**row, "_op": op, "_seq": seq})
+            return
+        open_rows = [each for each in self.rows if each["id"] == row["id"] and each.get("_to_seq", OPEN) == OPEN]
+        for each in open_rows:
+            if self.mode == "history":
+                each["_to_seq"] = seq
+            else:
+                self.rows.remove(each)
+        if self.mode == "soft-delete":
+            self.rows.append({**row, "_is_deleted": op == "-D"})
+        elif op != "-D":
+            self.rows.append({**row, "_from_seq": seq, "_to_seq": OPEN})
+
+    def take_over(self, before: list[Row], at: int, now: datetime) -> None:
+        numbers = (row.get(name) for row in before for name in ("_seq", "_from_seq", "_to_seq"))
+        seq = max((number for number in numbers if number is not None and number < OPEN), default=-1) + 1
+        file = "binlog.000001"
+        if self.mode == "append":
+            for row in self.rows:
+                if row["_op"] == "r":
+                    row |= {"_seq": seq, "_binlog_file": file, "_binlog_pos": at}
+            self.old = before
+        elif self.mode == "soft-delete":
+            now_known = {row["id"] for row in self.rows}
+            gone = [row for row in before if row["id"] not in now_known]
+            mark = {"_is_deleted": True, "_deleted_at": now}
+            self.rows += [row if row["_is_deleted"] else {**row, **mark} for row in gone]
+        else:
+            current = {row["id"]: row for row in before if row["_to_seq"] == OPEN}
+            begins: dict[int, Row] = {}
+            for row in self.rows:
+                if row.get("_from_seq") is None:
+                    known = current.get(row["id"])
+                    both = [] if known is None else [name for name in row.keys() & known.keys() if name[0] != "_"]
+                    if known is not None and all(known[name] == row[name] for name in both):
+                        names = ("_from_seq", "_from_file", "_from_pos")
+                        begins[row["id"]] = {name: known.get(name) for name in names}
+                        before = [each for each in before if each is not known]
+                    row |= begins.get(row["id"], {"_from_seq": seq, "_from_file": file, "_from_pos": at})
+            ends = {"_to_seq": seq, "_to_file": file, "_to_pos": at}
+            self.rows += [{**row, **ends} if row["_to_seq"] == OPEN else row for row in before]
+
+
+def row_of(draw: random.Random, number: int, key: int) -> Row:
+    price, note, size = Decimal(f"{draw.randrange(3)}.00"), f"n{draw.randrange(9)}", draw.randrange(3)
+    drawn = {"id": key, "note": note, "price": price, "size": size}
+    return {name: drawn[name] for name in COLUMNS[number]}
+
+
+def lake(bench: SparkBench, table_id: str, mode: str, columns: tuple[str, ...]) -> list[str]:
+    names, rows = bench.rows(table_id)
+    assert names[-len(columns) :] == columns
+    if mode == "history":
+        assert all(row["_current"] == (row["_to_seq"] == OPEN) for row in rows)
+    return as_text(rows, mode, columns)
+
+
+def as_text(rows: list[Row], mode: str, columns: tuple[str, ...]) -> list[str]:
+    values = ([row.get(name) for name in (*OWN[mode], *columns)] for row in rows)
+    return sorted(repr([each.isoformat() if isinstance(each, datetime) else each for each in row]) for row in values)
+
+
+def stage(bench: SparkBench, table: TableSchema, model: Model, draw: random.Random, number: int) -> None:
+    changes: list[tuple[str, Row | None]] = []
+    alive = {row["id"]: row for row in state(model)}
+    for _ in range(12):
+        key = draw.randrange(KEYS)
+        row = row_of(draw, number, key)
+        op = draw.choice(["-D", "+U"]) if key in alive else "+I"
+        if op == "-D":
+            known = alive.pop(key)
+            row = {name: known[name] for name in COLUMNS[number]}
+        else:
+            alive[key] = row
+        model.change(op, row, bench.journal.seq + len(changes))
+        changes.append((op, row))
+    bench.journal.change(table, *changes)
+
+
+def state(model: Model) -> list[Row]:
+    """The rows that are at the source by what a model has."""
+    last: dict[int, Row] = {}
+    for row in model.rows:
+        gone = row.get("_op") == "-D" or row.get("_is_deleted") or row.get("_to_seq", OPEN) != OPEN
+        last.pop(row["id"], None)
+        if not gone:
+            last[row["id"]] = row
+    return list(last.values())
+
+
+def begin(bench: SparkBench, tables: list[TableSchema], number: int, draw: random.Random) -> dict[str, Model]:
+    """Stage a generation's chunks, of rows that partly are as they were."""
+    models = {}
+    for table in tables:
+        assert table.shape is not None
+        model = models[table.table_id] = Model(table.shape.mode, {"one": 1} if number == 2 else {})
+        bench.journal.table(table, generation=number + 1, phase="snapshot")
+        rows = [row_of(draw, number, key) for key in range(KEYS) if draw.random() < 0.6]
+        for some in (rows[:3], rows[3:]):
+            if some:
+                bench.journal.chunk(table, some)
+        model.chunk(rows)
+    return models
+
+
+def tables_of(number: int) -> list[TableSchema]:
+    made = []
+    for mode in MODES:
+        table = schema(f"shop.{mode}", ("id",), **COLUMNS[number])
+        made.append(replace(table, shape=Shape(mode=mode, select=("*",) if number < 2 else ("*", "1 AS one"))))
+    return made
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_table_that_is_read_again_keeps_what_its_mode_keeps(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch, version: Any
+) -> None:
+    """1. Three generations of each mode, the second with other columns, the third with a computed one.
+    2. The second is read over several checkpoints, and the start that would show it first dies before it publishes.
+    3. The third is shown by the checkpoint that has its rows.
+    """
+    draw = random.Random(version)
+    partition = {"partition": ["bucket(2, id)"], "sort": ["id"]} if version == 2 else {}
+    bench.options = options(format_version=version, **partition)
+    journal, shown, end = bench.journal, dict[str, Model](), 0
+    start = bench.start()
+    for number in range(3):
+        tables = tables_of(number)
+        models = begin(bench, tables, number, draw)
+        if number < 2:
+            journal.checkpoint()
+            bench.apply(start)
+        for table in tables:
+            stage(bench, table, models[table.table_id], draw, number)
+            journal.table(table, generation=number + 1)
+        if number == 1:
+            for table in tables:
+                known, columns = shown[table.table_id], tuple(COLUMNS[0])
+                assert lake(bench, table.table_id, known.mode, columns) == as_text(known.all, known.mode, columns)
+            cut = journal.checkpoint()
+
+            def die() -> None:
+                raise Unavailable("this start", "dying")
+
+            monkeypatch.setattr(start.sink, "make_durable", die)
+            with pytest.raises(Unavailable):
+                bench.apply(start)
+            start = bench.start()
+        else:
+            cut = journal.checkpoint()
+        bench.apply(start)
+        assert not start.progress.quarantined
+        now = datetime.fromtimestamp(1000.0 + cut, UTC)
+        for table in tables:
+            model, mode = models[table.table_id], table.table_id.removeprefix("shop.")
+            if number:
+                model.take_over(shown[table.table_id].all, end * 100, now)
+            columns = (*COLUMNS[number], *model.computed)
+            assert lake(bench, table.table_id, mode, columns) == as_text(model.all, mode, columns), (number, mode)
+            shown[table.table_id] = model
+        for table in tables:  # a change on top finds the rows of both generations
+            stage(bench, table, models[table.table_id], draw, number)
+        end = journal.checkpoint()
+        bench.apply(start)
+        assert not start.progress.quarantined
+
+
+
+def test_a_table_begins_anew_where_what_it_had_can_not_be_taken_over(
+    bench: SparkBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file of before is missing, a type does not fit any more, and the last one has another mode; beside them one
+    that goes on, whose earlier rows are more than a file gets. Each of the others says so."""
+    history = Shape(mode="history")
+    names = ("lost", "typed", "moded", "whole")
+    before = [replace(schema(f"shop.{name}", ("id",), id="int", v="int"), shape=history) for name in names]
+    for table in before:
+        bench.journal.table(table)
+        for first in (1, 3):
+            bench.journal.chunk(table, [{"id": first, "v": 1}, {"id": first + 1, "v": 1}])
+    bench.journal.checkpoint()
+    start = bench.apply()
+    (path, *_) = start.sink.tables.get("shop.lost").contents(shown_by(bench, "shop.lost")).files
+    Path(path.removeprefix("file:")).unlink()
+    now = [
+        before[0],
+        replace(schema("shop.typed", ("id",), id="int", v="varchar(9)"), shape=history),
+        replace(before[2], shape=Shape(mode="soft-delete")),
+        before[3],
+    ]
+    for table in now:
+        bench.journal.table(table, generation=2)
+        bench.journal.chunk(table, [{"id": 1, "v": "1" if table is now[1] else 1}])
+    bench.journal.checkpoint()
+    with caplog.at_level(logging.WARNING, "cutline.spark_writer"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(taking_over, "FILE_ROWS", 1)
+        bench.apply(start)
+    assert not start.progress.quarantined
+    assert [len(bench.rows(table.table_id)[1]) for table in now] == [1, 1, 1, 4]
+    causes = {record.__dict__["table"]: record.__dict__["cause"] for record in caplog.records if "anew" in record.msg}
+    assert causes.keys() == {"shop.lost", "shop.typed", "shop.moded"}
+    assert path in causes["shop.lost"]
+    assert causes["shop.typed"] == "its column v was int32 and is string"
+
+
+def shown_by(bench: SparkBench, table_id: str) -> int:
+    main = newest(bench).tables[table_id].main
+    assert main is not None
+    return snapshot_of(main.content)
