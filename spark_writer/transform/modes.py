@@ -139,6 +139,7 @@ def moded(rule: Rule, source: TableSchema) -> Moded:
             f"where of {source.table_id} needs the generated column {generated[0]}, which MariaDB leaves out of the row"
             f" before an update, so that mode: {mode} could not tell which rows leave the condition",
             "write the column's expression instead",
+            at="where",
         )
     if mode == "append":
         kinds = {name: kind for name, (kind, _) in APPENDED.items()}
@@ -147,6 +148,7 @@ def moded(rule: Rule, source: TableSchema) -> Moded:
         raise RuleFault(
             f"{rule.target.table_id} has no key, by which mode: {mode} finds the row of a change",
             "add a primary key, or choose mode: append",
+            at="mode",
         )
     if mode == "history":
         key = (*rule.target.key, "_to_seq")
@@ -171,6 +173,7 @@ def _with_own(lake: TableSchema, mode: Mode, kinds: dict[str, str], *, key: tupl
         raise RuleFault(
             f"{lake.table_id} has a column {taken[0]}, which mode: {mode} adds to the lake table itself",
             "give it another name by select, as in `* EXCEPT (a), a AS b`",
+            at="mode",
         )
     own = tuple(
         Column(name=name, field_id=number, mysql_type=kind, nullable=True, computed=True)

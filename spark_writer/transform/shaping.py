@@ -30,7 +30,7 @@ from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.sinks.contract import Known
 from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
 from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
-from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
+from cutline.spark_writer.transform.rule import Rule, plain_rule, prepared, rule_of
 
 RULES = 1000
 """The most analysed rules that are kept."""
@@ -42,10 +42,8 @@ class Shaping:
 
     def __init__(self, store: PipelineStore, session: SparkSession) -> None:
         """`session` is the pipeline's own, so its settings of Spark SQL hold for rules."""
-        # BETWEEN and its like would become two projections, one on the other.
-        session.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
         self._store = store
-        self._session = session
+        self._session = prepared(session)
         self._rules: dict[str, Moded] = {}
         self._files: ShapedFiles
 
