@@ -77,8 +77,7 @@ class PreviewRequest:
         rows = body["rows"]
         return cls(
             tables=tuple(
-                AskedTable(schema=TableSchema.from_json(each["schema"]), place=each["place"])
-                for each in body["tables"]
+                AskedTable(schema=TableSchema.from_json(each["schema"]), place=each["place"]) for each in body["tables"]
             ),
             derived=tuple(AskedQuery(**each) for each in body["derived"]),
             unknown=tuple(body["unknown"]),

@@ -30,9 +30,7 @@ SECONDS = 20.0
 """No further table is analysed then."""
 
 
-def answer(
-    spark: SparkSession, request: PreviewRequest, *, now: Callable[[], float] = time.monotonic
-) -> PreviewAnswer:
+def answer(spark: SparkSession, request: PreviewRequest, *, now: Callable[[], float] = time.monotonic) -> PreviewAnswer:
     """Analyse what is asked for, in a session of its own; takes some milliseconds for each table."""
     session = prepared(spark.newSession())
     for key, value in request.settings.items():
@@ -57,10 +55,7 @@ def answer(
             after = tuple(_after(rule, request.rows))
     refusals += _queries(Jvm(session), request, lake)
     return PreviewAnswer(
-        columns={
-            name: tuple((field.name, _kind(field)) for field in columns)
-            for name, columns in lake.items()
-        },
+        columns={name: tuple((field.name, _kind(field)) for field in columns) for name, columns in lake.items()},
         refusals=tuple(refusals),
         after=after,
     )
@@ -127,4 +122,3 @@ def _named(found: Mapping[str, list[str] | Cause], lake: Mapping[str, pa.Schema]
     """Those of the lake's tables that a query may name."""
     names = {each.lower() for reads in found.values() if not isinstance(reads, Cause) for each in reads}
     return {name: columns for name, columns in lake.items() if name.lower() in names}
-

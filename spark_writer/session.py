@@ -109,9 +109,7 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 def running() -> SparkSession | None:
     """The Spark of this process; None if it was not started, or has stopped."""
-    context = SparkContext._active_spark_context
-    found: SparkSession | None = SparkSession._instantiatedSession
-    return None if context is None or found is None else found
+    return None if SparkContext._active_spark_context is None else SparkSession._instantiatedSession
 
 
 def _of_this_pod() -> dict[str, str]:

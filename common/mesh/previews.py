@@ -27,6 +27,20 @@ ANSWER_SECONDS = 40
 MOST_WAITING = 20
 _LOOK_SECONDS = 0.1
 _LIST = "cutline:previews"
+_BODY = "cutline:preview:"
+_NEXT = f"""
+while true do
+  local names = redis.call('LRANGE', KEYS[1], 0, 0)
+  if #names == 0 then return nil end
+  redis.call('LTRIM', KEYS[1], 1, -1)
+  local body = redis.call('GET', '{_BODY}' .. names[1])
+  if body then
+    redis.call('DEL', '{_BODY}' .. names[1])
+    return {{names[1], body}}
+  end
+end
+"""
+"""The request that has waited longest; those that have lapsed are passed over."""
 
 
 class Previews:
@@ -43,7 +57,7 @@ class Previews:
         name = secrets.token_hex(8)
         body, answer = _keys(name)
         async with answered("ask the Spark writers for a preview"):
-            if await self._redis.llen(_LIST) >= MOST_WAITING:
+            if len(await self._redis.lrange(_LIST, 0, MOST_WAITING)) >= MOST_WAITING:
                 raise Unavailable(f"{MOST_WAITING} previews wait for the Spark writers", "try again in some seconds")
             async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(body, json.dumps(request.to_json()), ex=TAKE_SECONDS + 1)
@@ -52,7 +66,7 @@ class Previews:
                 await pipe.execute()
             began = time.monotonic()
             taken = False
-            while (found := await self._redis.getdel(answer)) is None:
+            while (found := await self._redis.get(answer)) is None:
                 waited = time.monotonic() - began
                 if not taken and not await self._redis.exists(body):
                     taken = True
@@ -61,6 +75,7 @@ class Previews:
                         raise Unavailable(f"the Spark writer did not answer within {waited:.0f} s", "try again")
                     raise Unavailable(f"no Spark writer was free within {waited:.0f} s", "try again in a minute")
                 await asyncio.sleep(_LOOK_SECONDS)
+            await self._redis.delete(answer)
         said = json.loads(found)
         if said.get("failed") is not None:
             raise Unavailable(Cause.from_json(said["failed"]))
@@ -69,14 +84,11 @@ class Previews:
     async def next(self) -> tuple[str, PreviewRequest] | None:
         """Take the request that has waited longest: its id, and what is asked; None if there is none."""
         async with answered("take a preview"):
-            name = await self._redis.lpop(_LIST)
-            while name is not None:
-                name = name.decode() if isinstance(name, bytes) else str(name)
-                body = await self._redis.getdel(_keys(name)[0])
-                if body is not None:
-                    return name, PreviewRequest.from_json(json.loads(body))
-                name = await self._redis.lpop(_LIST)  # that one has lapsed
-        return None
+            found = await self._redis.eval(_NEXT, 1, _LIST)
+        if found is None:
+            return None
+        name, body = found
+        return name.decode(), PreviewRequest.from_json(json.loads(body))
 
     async def put(self, name: str, answer: PreviewAnswer | Cause) -> None:
         """Answer a request that was taken; a Cause says why it could not be carried out."""
@@ -86,4 +98,4 @@ class Previews:
 
 
 def _keys(name: str) -> tuple[str, str]:
-    return f"cutline:preview:{name}", f"cutline:preview:{name}:answer"
+    return f"{_BODY}{name}", f"{_BODY}{name}:answer"

@@ -1,0 +1,81 @@
+"""Rules that Spark refuses are found out before anything is written: by `cutline plan`, by `cutline run`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.databases import Database
+
+
+def cutline(*arguments: str, folder: Path, **environ: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "cutline.services.run.cli", *arguments]
+    done = subprocess.run(command, cwd=folder, env=os.environ | environ, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_refused_rule_is_told_with_its_place_and_nothing_is_written(
+    source: Database, database: str, redis_url: str, tmp_path: Path
+) -> None:
+    """1. `plan` of a file with a wrong condition, a wrong item, a mask of a key and a circle: each with its line.
+    2. `run` refuses it with the same sentences, and defines nothing.
+    3. `plan` of the corrected file is possible.
+    """
+    source.execute(
+        "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(40), salary INT)",
+        "CREATE TABLE visits (id INT PRIMARY KEY, person INT)",
+        "CREATE TABLE keys_ (id INT PRIMARY KEY, note TEXT)",
+        database=database,
+    )
+    (tmp_path / "password").write_text(source.password)
+    wrong: list[dict[str, Any]] = [
+        {"tables": "*.people", "where": "sum(salary) > 5"},
+        {"tables": "*.visits", "select": ["id", "persn + 1 AS next"]},
+        {"tables": "*.keys_", "mask": ["id"]},
+    ]
+    queries = [
+        {"name": "d.left", "sql": "SELECT a FROM d.right"},
+        {"name": "d.right", "sql": "SELECT a FROM d.left"},
+        {"name": "d.good", "sql": f"SELECT count(*) AS n FROM {database}.keys_"},
+    ]
+    definition: dict[str, Any] = {
+        "name": "planned",
+        "source": {"host": source.host, "port": source.port, "user": source.user, "password_file": "password"},
+        "tables": [f"{database}.*"],
+        "sink": {"type": "iceberg", "warehouse": "lake"},
+        "masking": {"key_env": "PLAN_MASK_KEY"},
+        "table_options": wrong,
+        "derived": queries,
+    }
+    file, store = tmp_path / "shop.yaml", tmp_path / "store"
+    environ = {"CUTLINE_STORE_URL": f"file://{store}", "CUTLINE_REDIS_URL": redis_url}
+    file.write_text(yaml.safe_dump(definition, sort_keys=False))
+    lines = file.read_text().splitlines()
+    at = {key: next(n for n, line in enumerate(lines, 1) if key in line) for key in ("where:", "persn", "mask:")}
+
+    code, shown, failed = cutline("plan", "shop.yaml", folder=tmp_path, **environ)
+    assert code == 1, (shown, failed)
+    assert f"cutline: shop.yaml:{at['where:']}:3: table_options[0].where: 'sum(salary) > 5'" in failed
+    assert f"cutline: shop.yaml:{at['persn']}:5: table_options[1].select[1]: 'persn + 1 AS next'" in failed
+    assert "`persn` cannot be resolved. Did you mean one of the following?" in failed
+    assert f"cutline: shop.yaml:{at['mask:']}:3: table_options[2].mask:" in failed
+    assert "derived[0].sql: the derived table d.left reads itself: d.left reads d.right reads d.left" in failed
+    assert "d.good" not in failed
+
+    code, _, failed = cutline("run", "shop.yaml", "--until", "snapshot", folder=tmp_path, **environ)
+    assert code == 2, failed
+    for place in ("table_options[0].where", "table_options[1].select[1]", "table_options[2].mask", "derived[1].sql"):
+        assert place in failed
+    assert not list(store.rglob("*planned*"))
+
+    wrong[0]["where"], wrong[1]["select"][1] = "salary > 5", "person + 1 AS next"
+    wrong[2]["mask"], queries[0]["sql"] = ["note"], f"SELECT next AS a FROM {database}.visits"
+    file.write_text(yaml.safe_dump(definition, sort_keys=False))
+    code, shown, failed = cutline("plan", "shop.yaml", folder=tmp_path, **environ)
+    assert (code, failed) == (0, "")
+    assert "ok   analysis: Spark takes the rules of 3 tables and 3 derived tables" in shown
