@@ -12,7 +12,7 @@ from cutline.common.config.pipeline import load
 from cutline.common.config.places import in_file
 from cutline.common.store.store import Store
 from cutline.services.client.rest.models import Plan
-from cutline.services.run.analysis import analysed
+from cutline.services.run import analysis
 from cutline.services.run.cli.exits import exit_codes
 from cutline.services.run.cli.local import PIPELINE_FILE, workdir_of
 from cutline.services.run.cli.pipeline import show_plan
@@ -41,7 +41,7 @@ def plan_file(pipeline: Path, workdir: Path | None, as_json: bool) -> None:
         store_url=url,
         before=stored.definition(version) if version else None,
         version=version,
-        analyse=analysed,
+        analyse=analysis.analysed,
     )
     shown = Plan.model_validate(found.model_dump())
     if not show_plan(shown, as_json=as_json, place=lambda place: f"{in_file(pipeline, place)}: {place}"):

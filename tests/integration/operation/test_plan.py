@@ -5,27 +5,34 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from click.testing import CliRunner
 
-from tests.support.databases import Database
-
-
-def cutline(*arguments: str, folder: Path, **environ: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "cutline.services.run.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, env=os.environ | environ, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+from cutline.services.run import analysis
+from cutline.services.run.cli import main
+from cutline.spark_writer import preview
+from tests.support.databases import Database, MariaDB
 
 
 def test_a_refused_rule_is_told_with_its_place_and_nothing_is_written(
-    source: Database, database: str, redis_url: str, tmp_path: Path
+    mariadb: MariaDB,
+    fresh_database: Callable[[Database], str],
+    redis_url: str,
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """1. `plan` of a file with a wrong condition, a wrong item, a mask of a key and a circle: each with its line.
-    2. `run` refuses it with the same sentences, and defines nothing.
-    3. `plan` of the corrected file is possible.
+    2. `run`, with a Spark of its own, refuses it with the same sentences, and defines nothing.
+    3. `plan` of the corrected file is possible; `doctor` says the same.
     """
+    source, database = mariadb, fresh_database(mariadb)
     source.execute(
         "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(40), salary INT)",
         "CREATE TABLE visits (id INT PRIMARY KEY, person INT)",
@@ -58,7 +65,14 @@ def test_a_refused_rule_is_told_with_its_place_and_nothing_is_written(
     lines = file.read_text().splitlines()
     at = {key: next(n for n, line in enumerate(lines, 1) if key in line) for key in ("where:", "persn", "mask:")}
 
-    code, shown, failed = cutline("plan", "shop.yaml", folder=tmp_path, **environ)
+    def cutline(*arguments: str) -> tuple[int, str, str]:
+        with monkeypatch.context() as patched:
+            patched.chdir(tmp_path)
+            patched.setattr(analysis, "analysed", partial(preview.answer, spark))
+            done = CliRunner().invoke(main, arguments, env=environ)
+        return done.exit_code, done.stdout, done.stderr
+
+    code, shown, failed = cutline("plan", "shop.yaml")
     assert code == 1, (shown, failed)
     assert f"cutline: shop.yaml:{at['where:']}:3: table_options[0].where: 'sum(salary) > 5'" in failed
     assert f"cutline: shop.yaml:{at['persn']}:5: table_options[1].select[1]: 'persn + 1 AS next'" in failed
@@ -67,15 +81,17 @@ def test_a_refused_rule_is_told_with_its_place_and_nothing_is_written(
     assert "derived[0].sql: the derived table d.left reads itself: d.left reads d.right reads d.left" in failed
     assert "d.good" not in failed
 
-    code, _, failed = cutline("run", "shop.yaml", "--until", "snapshot", folder=tmp_path, **environ)
-    assert code == 2, failed
+    command = [sys.executable, "-m", "cutline.services.run.cli", "run", "shop.yaml", "--until", "snapshot"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
     for place in ("table_options[0].where", "table_options[1].select[1]", "table_options[2].mask", "derived[1].sql"):
-        assert place in failed
+        assert place in done.stderr
     assert not list(store.rglob("*planned*"))
 
     wrong[0]["where"], wrong[1]["select"][1] = "salary > 5", "person + 1 AS next"
     wrong[2]["mask"], queries[0]["sql"] = ["note"], f"SELECT next AS a FROM {database}.visits"
     file.write_text(yaml.safe_dump(definition, sort_keys=False))
-    code, shown, failed = cutline("plan", "shop.yaml", folder=tmp_path, **environ)
+    code, shown, failed = cutline("plan", "shop.yaml")
     assert (code, failed) == (0, "")
     assert "ok   analysis: Spark takes the rules of 3 tables and 3 derived tables" in shown
+    assert "Spark takes the rules and derived tables" in cutline("doctor", "shop.yaml")[1]
