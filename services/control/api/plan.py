@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.config.table_options import shapes_of
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.phases import DROPPED
 from cutline.common.preview import MOST_TABLES, Refusal
@@ -112,6 +113,7 @@ def plan(
     `analyse` has a Spark analyse rules and derived tables; without it they are not looked at.
     """
     draft = _Draft()
+    known = None if before is None else PipelineConfig.from_definition(before)
     if before is not None:
         draft.changes = list(changes(definitions.normal(before), config.definition()))
         for change in draft.changes:
@@ -121,7 +123,7 @@ def plan(
                     Finding(check="change", ok=False, found=f"{change.key} can't be changed", remedy=remedy)
                 )
     try:
-        _look(draft, config, phases)
+        _look(draft, config, phases, known)
     except CutlineError as error:
         draft.findings += _faults("connection", error)
     else:
@@ -132,7 +134,6 @@ def plan(
         except CutlineError as error:
             draft.findings += _faults("server and lake", error)
         if analyse is not None and draft.rules is not None:
-            known = None if before is None else PipelineConfig.from_definition(before)
             draft.findings += _analysis(draft.rules, analyse, lambda refusal: changes_it(known, config, refusal))
     to_read = [table for table in draft.tables if table.action in ("read", "read again")]
     rows_rate, bytes_rate = _rates(config)
@@ -164,7 +165,9 @@ def _faults(check: Literal["connection", "server and lake"], error: CutlineError
     ]
 
 
-def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | None) -> None:
+def _look(
+    draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | None, before: PipelineConfig | None
+) -> None:
     reach(config.source)
     hosts = Hosts(config.source)
     with closing(hosts.connect()) as connection:
@@ -176,6 +179,8 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         found = described(connection, server, config, selected)
         draft.rules = rules_asked(config, found)
     known = phases or {}
+    shapes = shapes_of(config.table_options, selected)
+    were = shapes if before is None else shapes_of(before.table_options, selected)
     draft.findings.append(
         Finding(
             check="tables",
@@ -185,7 +190,8 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         )
     )
     for table in selected:
-        draft.tables.append(planned_table(config, table, found[table], known.get(table)))
+        reshaped = shapes.get(table) != were.get(table)
+        draft.tables.append(planned_table(config, table, found[table], known.get(table), reshaped=reshaped))
         for cause in quarantine_causes(found[table]):
             draft.findings.append(
                 Finding(
@@ -247,9 +253,10 @@ def named(server: Server, source: Source) -> str:
 
 
 def planned_table(
-    config: PipelineConfig, table: str, found: TableInfo | SourceLost, phase: str | None
+    config: PipelineConfig, table: str, found: TableInfo | SourceLost, phase: str | None, *, reshaped: bool = False
 ) -> PlannedTable:
-    """One table of the plan; `phase` is what the pipeline has of it now, None: nothing."""
+    """One table of the plan; `phase` is what the pipeline has of it now, None: nothing. `reshaped`: its rule or its
+    mode is another one, for which it is read as its next generation."""
     if isinstance(found, SourceLost):
         action: Action = "quarantine" if phase is None else "keep"
         unknown: dict[str, Any] = {"key": [], "rows": None, "bytes": None, "seconds": None}
@@ -257,6 +264,8 @@ def planned_table(
     action = "keep"
     if phase is None:
         action = "quarantine" if found.faults else "read"
+    elif reshaped and phase != DROPPED:
+        action = "read again"
     size = found.rows * found.row_bytes
     rows_rate, bytes_rate = _rates(config)
     return PlannedTable(
