@@ -130,6 +130,8 @@ def sample(conn: Connection, server: Server, schema: TableSchema, key: MaskKey) 
             decoder.feed(next(blocks))
     with translate_errors(schema.table_id, schema.table_id):
         blocks.end()
+    if not decoder.rows:
+        return schema.arrow.empty_table()
     masked = pa.Table.from_batches([Masks(lambda: key).masked(decoder.take(), schema)])
     rows = masked.num_rows
     while rows and masked.slice(0, rows).nbytes > MOST_BYTES:

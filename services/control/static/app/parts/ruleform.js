@@ -127,9 +127,10 @@ const Rows = ({ title, heads, rows }) => html`
     <table class="list"><caption>${title}</caption>
       <thead><tr>${heads.map((head, i) => html`<th key=${i}>${head}</th>`)}</tr></thead>
       <tbody>${rows.map(
-        (row, i) => html`<tr key=${i}>${
-          Array.isArray(row)
-            ? row.map((value, j) => html`<td key=${j} class="mono">${value ?? html`<i class="quiet">null</i>`}</td>`)
-            : html`<td class="quiet" colspan=${heads.length}>${sentence(row)}</td>`
-        }</tr>`,
+        (row, i) =>
+          html`<tr key=${i}>${
+            Array.isArray(row)
+              ? row.map((value, j) => html`<td key=${j} class="mono">${value ?? html`<i class="quiet">null</i>`}</td>`)
+              : html`<td class="quiet" colspan=${heads.length}>${sentence(row)}</td>`
+          }</tr>`,
       )}</tbody></table></div>`;
