@@ -23,14 +23,14 @@ def main() -> None:
     """Answer one request."""
     request = PreviewRequest.from_json(json.load(sys.stdin))
     try:
-        said = answer(session.start(SETTINGS), request).to_json()
+        found = answer(session.start(SETTINGS), request).to_json()
     except CutlineError as error:
-        said = {"failed": error.cause.to_json()}
+        found = {"failed": error.cause.to_json()}
     except Exception as error:
-        said = {"failed": Cause(Code.UNEXPECTED, f"Spark could not analyse it: {first_line(error)}", "").to_json()}
+        found = {"failed": Cause(Code.UNEXPECTED, f"Spark could not analyse it: {first_line(error)}", "").to_json()}
     finally:
         session.stop()
-    print(json.dumps(said), flush=True)
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -76,10 +76,10 @@ class Previews:
                     raise Unavailable(f"no Spark writer was free within {waited:.0f} s", "try again in a minute")
                 await asyncio.sleep(_LOOK_SECONDS)
             await self._redis.delete(answer)
-        said = json.loads(found)
-        if said.get("failed") is not None:
-            raise Unavailable(Cause.from_json(said["failed"]))
-        return PreviewAnswer.from_json(said)
+        made = json.loads(found)
+        if made.get("failed") is not None:
+            raise Unavailable(Cause.from_json(made["failed"]))
+        return PreviewAnswer.from_json(made)
 
     async def next(self) -> tuple[str, PreviewRequest] | None:
         """Take the request that has waited longest: its id, and what is asked; None if there is none."""
@@ -92,9 +92,9 @@ class Previews:
 
     async def put(self, name: str, answer: PreviewAnswer | Cause) -> None:
         """Answer a request that was taken; a Cause says why it could not be carried out."""
-        said = {"failed": answer.to_json()} if isinstance(answer, Cause) else answer.to_json()
+        content = {"failed": answer.to_json()} if isinstance(answer, Cause) else answer.to_json()
         async with answered("answer a preview"):
-            await self._redis.set(_keys(name)[1], json.dumps(said), ex=ANSWER_SECONDS)
+            await self._redis.set(_keys(name)[1], json.dumps(content), ex=ANSWER_SECONDS)
 
 
 def _keys(name: str) -> tuple[str, str]:

@@ -36,15 +36,15 @@ def analysed(request: PreviewRequest) -> PreviewAnswer:
         raise Unavailable(f"Spark did not analyse the rules within {SECONDS:.0f} s", "try again") from None
     lines = done.stdout.splitlines()
     try:
-        said = json.loads(lines[-1]) if lines else {}
+        made = json.loads(lines[-1]) if lines else {}
     except ValueError:
-        said = {}
-    if said.get("failed") is not None:
-        raise Unavailable(Cause.from_json(said["failed"]))
-    if not said:
+        made = {}
+    if made.get("failed") is not None:
+        raise Unavailable(Cause.from_json(made["failed"]))
+    if not made:
         last = (done.stderr.splitlines() or ["it printed nothing"])[-1]
         raise Unavailable(f"the process in which Spark analyses rules ended with {done.returncode}: {last}")
-    return PreviewAnswer.from_json(said)
+    return PreviewAnswer.from_json(made)
 
 
 def refusals(config: PipelineConfig) -> list[Refusal]:

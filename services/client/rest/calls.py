@@ -33,7 +33,6 @@ from cutline.services.client.rest.models import (
     OperationRules,
     Pipeline,
     Plan,
-    Preview,
     Role,
     Savepoint,
     Schema,
@@ -46,6 +45,7 @@ from cutline.services.client.rest.models import (
     Token,
     Version,
 )
+from cutline.services.client.rest.previews import Preview
 
 T = TypeVar("T")
 LONGEST_WAIT_SECONDS = 30.0

@@ -20,6 +20,36 @@ from cutline.spark_writer import preview
 from tests.support.databases import Database, MariaDB
 
 
+def definition_of(source: MariaDB, database: str, folder: Path) -> dict[str, Any]:
+    """A pipeline of three tables, each with a wrong rule, and of derived tables, two of which are a circle."""
+    source.execute(
+        "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(40), salary INT)",
+        "CREATE TABLE visits (id INT PRIMARY KEY, person INT)",
+        "CREATE TABLE keys_ (id INT PRIMARY KEY, note TEXT)",
+        database=database,
+    )
+    (folder / "password").write_text(source.password)
+    wrong: list[dict[str, Any]] = [
+        {"tables": "*.people", "where": "sum(salary) > 5"},
+        {"tables": "*.visits", "select": ["id", "persn + 1 AS next"]},
+        {"tables": "*.keys_", "mask": ["id"]},
+    ]
+    queries = [
+        {"name": "d.left", "sql": "SELECT a FROM d.right"},
+        {"name": "d.right", "sql": "SELECT a FROM d.left"},
+        {"name": "d.good", "sql": f"SELECT count(*) AS n FROM {database}.keys_"},
+    ]
+    return {
+        "name": "planned",
+        "source": {"host": source.host, "port": source.port, "user": source.user, "password_file": "password"},
+        "tables": [f"{database}.*"],
+        "sink": {"type": "iceberg", "warehouse": "lake"},
+        "masking": {"key_env": "PLAN_MASK_KEY"},
+        "table_options": wrong,
+        "derived": queries,
+    }
+
+
 def test_a_refused_rule_is_told_with_its_place_and_nothing_is_written(
     mariadb: MariaDB,
     fresh_database: Callable[[Database], str],
@@ -33,32 +63,8 @@ def test_a_refused_rule_is_told_with_its_place_and_nothing_is_written(
     3. `plan` of the corrected file is possible; `doctor` says the same.
     """
     source, database = mariadb, fresh_database(mariadb)
-    source.execute(
-        "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(40), salary INT)",
-        "CREATE TABLE visits (id INT PRIMARY KEY, person INT)",
-        "CREATE TABLE keys_ (id INT PRIMARY KEY, note TEXT)",
-        database=database,
-    )
-    (tmp_path / "password").write_text(source.password)
-    wrong: list[dict[str, Any]] = [
-        {"tables": "*.people", "where": "sum(salary) > 5"},
-        {"tables": "*.visits", "select": ["id", "persn + 1 AS next"]},
-        {"tables": "*.keys_", "mask": ["id"]},
-    ]
-    queries = [
-        {"name": "d.left", "sql": "SELECT a FROM d.right"},
-        {"name": "d.right", "sql": "SELECT a FROM d.left"},
-        {"name": "d.good", "sql": f"SELECT count(*) AS n FROM {database}.keys_"},
-    ]
-    definition: dict[str, Any] = {
-        "name": "planned",
-        "source": {"host": source.host, "port": source.port, "user": source.user, "password_file": "password"},
-        "tables": [f"{database}.*"],
-        "sink": {"type": "iceberg", "warehouse": "lake"},
-        "masking": {"key_env": "PLAN_MASK_KEY"},
-        "table_options": wrong,
-        "derived": queries,
-    }
+    definition = definition_of(source, database, tmp_path)
+    wrong, queries = definition["table_options"], definition["derived"]
     file, store = tmp_path / "shop.yaml", tmp_path / "store"
     environ = {"CUTLINE_STORE_URL": f"file://{store}", "CUTLINE_REDIS_URL": redis_url}
     file.write_text(yaml.safe_dump(definition, sort_keys=False))

@@ -104,7 +104,7 @@ ALLOWED: dict[str, set[str]] = {
         "common.threads",
     },
     "common.web": {"common.config"},
-    "services.sources": {*MESH, "common.keys", "common.masking"},
+    "services.sources": {*MESH, "common.keys", "common.mask_key", "common.masking"},
     "spark_writer": {
         *MESH,
         "common.journal",

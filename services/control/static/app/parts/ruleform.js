@@ -111,7 +111,11 @@ function Preview({ found, table, place }) {
               ${" "}${sentence(remedy)}</li>`,
           )}</ul><//>`
       }
-      ${rows && html`<${Rows} title="At the source" heads=${rows.columns} rows=${rows.rows.map((row) => row.before)} />`}
+      ${
+        rows &&
+        html`<${Rows} title="At the source" heads=${rows.columns}
+          rows=${rows.rows.map((row) => row.before)} />`
+      }
       ${rows?.own_key && html`<p class="small quiet">These hashes are not the lake's: this service has no key.</p>`}
       ${
         columns &&
