@@ -20,7 +20,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.status.pipeline_status import SPARK_WRITER
 from cutline.common.store.lives import Key
 from cutline.common.store.store import Store
-from cutline.spark_writer import production, session
+from cutline.spark_writer import previewing, production, session
 from cutline.spark_writer.driver import serve
 from cutline.spark_writer.lead import Lead
 from cutline.spark_writer.leading import LEASE_SECONDS, Replica
@@ -49,14 +49,16 @@ async def run(environment: Environment) -> None:
     logs.say_started(SPARK_WRITER, replica.incarnation, environment)
     leading = asyncio.create_task(replica.run())
     leading.add_done_callback(lambda _: stop.set())
+    previews = asyncio.create_task(previewing.serve(redis))
     try:
         await serving.call(work, replica.leads)
         if leading.done():
             leading.result()
     finally:
         stop.set()
+        previews.cancel()
         leading.cancel()
-        await asyncio.wait([leading])
+        await asyncio.wait([leading, previews])
         await replica.leave()
         await redis.aclose()
 

@@ -14,7 +14,7 @@ but not sooner than REST times as long as the last try took, so that a query tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cutline.common.causes import Cause, Code
@@ -116,26 +116,8 @@ class Derivations:
         found = {name: self._known_reads(each) for name, each in self._listed.items()}
         for name in found:
             if name in captured:
-                sentence = f"{name} is a table of the source, so the derived table of that name is not made"
-                self._status[name] = DerivedStatus(cause=Cause(Code.DERIVED, sentence, "give it another name"))
-        names = [name for name in found if name not in captured]
-        after = {name: [each for each in _listed(found[name]) if each in names] for name in names}
-        circles = {name: path for name in names if (path := _circle(name, after)) is not None}
-        for name, path in circles.items():
-            sentence = f"the derived table {name} reads itself: {' reads '.join(path)}"
-            found[name] = Cause(Code.DERIVED, sentence, "take one of them out of the circle")
-        done: set[str] = set()
-
-        def visit(name: str) -> Iterator[str]:
-            if name not in done:
-                done.add(name)
-                for other in after[name]:
-                    yield from visit(other)
-                yield name
-
-        for name in names:
-            for each in visit(name):
-                yield each, found[each]
+                self._status[name] = DerivedStatus(cause=taken(name))
+        yield from in_order({name: reads for name, reads in found.items() if name not in captured})
 
     def _known_reads(self, table: DerivedTable) -> list[str] | Cause:
         if table.name not in self._reads:
@@ -159,7 +141,7 @@ class Derivations:
         """The table in this record; `before` is the one of the last publication, `at` what that showed and since when.
         """
         name = table.name
-        named = reads if isinstance(reads, Cause) else _named(name, reads, tables)
+        named = reads if isinstance(reads, Cause) else ids_of(name, reads, tables)
         if isinstance(named, Cause):
             return self._held(name, named, before, at, record)
         contents = {
@@ -301,6 +283,29 @@ def _listed(reads: list[str] | Cause) -> list[str]:
     return [] if isinstance(reads, Cause) else reads
 
 
+def in_order(found: Mapping[str, list[str] | Cause]) -> Iterator[tuple[str, list[str] | Cause]]:
+    """Derived tables with what each reads, or why it can't be computed: each after those that it reads. Of those of a
+    circle it is that they are in one."""
+    after = {name: [each for each in _listed(reads) if each in found] for name, reads in found.items()}
+    known = dict(found)
+    for name in found:
+        if (path := _circle(name, after)) is not None:
+            sentence = f"the derived table {name} reads itself: {' reads '.join(path)}"
+            known[name] = Cause(Code.DERIVED, sentence, "take one of them out of the circle")
+    done: set[str] = set()
+
+    def visit(name: str) -> Iterator[str]:
+        if name not in done:
+            done.add(name)
+            for other in after[name]:
+                yield from visit(other)
+            yield name
+
+    for name in found:
+        for each in visit(name):
+            yield each, known[each]
+
+
 def _circle(name: str, after: Mapping[str, Sequence[str]]) -> list[str] | None:
     """The way from a table through those that it reads back to itself; None if there is none."""
     ways, seen = [[name]], set[str]()
@@ -315,7 +320,13 @@ def _circle(name: str, after: Mapping[str, Sequence[str]]) -> list[str] | None:
     return None
 
 
-def _named(name: str, reads: Sequence[str], tables: Mapping[str, PublishedTable]) -> dict[str, str] | Cause:
+def taken(name: str) -> Cause:
+    """Why a derived table that has the name of a table of the source is not made."""
+    sentence = f"{name} is a table of the source, so the derived table of that name is not made"
+    return Cause(Code.DERIVED, sentence, "give it another name")
+
+
+def ids_of(name: str, reads: Sequence[str], tables: Collection[str]) -> dict[str, str] | Cause:
     """The id of each table that a query reads, by the name there: spelt exactly so, else in any case."""
     folded: dict[str, list[str]] = {}
     for table_id in tables:

@@ -107,6 +107,11 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
     return spark
 
 
+def running() -> SparkSession | None:
+    """The Spark of this process; None if it was not started, or has stopped."""
+    return None if SparkContext._active_spark_context is None else SparkSession._instantiatedSession
+
+
 def _of_this_pod() -> dict[str, str]:
     """Return where executors find a driver in a pod, whose name only itself can resolve; and its pod, with which
     Kubernetes removes those of its executors.

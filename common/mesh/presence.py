@@ -26,6 +26,7 @@ from cutline.common.causes import Cause
 from cutline.common.errors import Loss, ProtocolError
 from cutline.common.form import read_each, text
 from cutline.common.mesh.log_lines import LogLine, LogLines, log_lines
+from cutline.common.mesh.previews import Previews
 from cutline.common.mesh.redis import Memory, answered, memory
 from cutline.common.status.pipeline_status import (
     SPARK_WRITER,
@@ -128,6 +129,11 @@ class Registry:
         # Of each pipeline the tables as last read: all in JSON, and by name parsed and typed.
         self._tables: dict[Key, tuple[bytes | str, dict[str, tuple[object, TableStatus]]]] = {}
         self._parts: dict[Key, dict[str, tuple[bytes | str, PartStatus | None]]] = {}  # the other parts, as last read
+
+    @property
+    def previews(self) -> Previews:
+        """The previews that Spark writers are asked for."""
+        return Previews(self._redis)
 
     async def announce_presence(self, service: Service) -> bool:
         """Announce that `service` is alive, for the next 5 s; call it each second. False if Redis no longer had the

@@ -25,6 +25,7 @@ from cutline.services.control.api import (
     openapi,
     operations,
     pipelines,
+    preview,
     problems,
     scrape,
     services,
@@ -42,6 +43,7 @@ from cutline.services.control.api.source_threads import SourceThreads
 
 ROUTES = (
     pipelines,
+    preview,
     operations,
     tables,
     table_operations,

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -58,6 +57,7 @@ from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, desc
 from cutline.services.sources.mysql.connection import Connection, break_connection
 from cutline.services.sources.mysql.hosts import GRACE_SECONDS, Hosts
 from cutline.services.sources.mysql.keys import key_range, next_bound
+from cutline.services.sources.mysql.rules import captured
 from cutline.services.sources.mysql.server import (
     Server,
     file_start,
@@ -297,12 +297,7 @@ class SourceReader:
             if options.mask:  # looked at again until the key is there
                 return TableFound(table_id=table_id, fault=key.before(f"{table_id} can't be masked: "), hidden=True)
             key = None
-        schema = replace(
-            info.schema,
-            booleans=self.config.values.tinyint1 == "boolean",
-            longs=self.config.values.bigint_unsigned == "long",
-            shape=options.shape(key, self.config.python_functions),
-        )
+        schema = captured(self.config, info.schema, options.shape(key, self.config.python_functions))
         return TableFound(
             table_id=table_id,
             schema=schema,

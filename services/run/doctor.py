@@ -26,11 +26,13 @@ from rich.text import Text
 from cutline.common import programs, threads
 from cutline.common.config.environment import Environment, cache_folder
 from cutline.common.config.pipeline import PipelineConfig, load
+from cutline.common.config.places import in_file
 from cutline.common.config.source import Address
-from cutline.common.errors import ConfigError, CutlineError, redacted
+from cutline.common.errors import ConfigError, CutlineError, Unavailable, redacted
 from cutline.common.mesh.redis import answered
 from cutline.common.mesh.redis import connect as connect_redis
 from cutline.common.store.store import Store
+from cutline.services.run.analysis import has_rules, refusals
 from cutline.services.run.figures import number
 from cutline.services.run.layout import wrapped
 from cutline.services.run.preflight import fixed, live_changes, queued_changes
@@ -217,6 +219,7 @@ def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
     if source.found != NO_ANSWER:
         with suppress(CutlineError):  # the finding above says what is wrong
             yield from _tables(config)
+            yield from _rules(file, config)
     if len(config.source.addresses) > 1:
         for where in config.source.addresses:
             yield _outcome(f"source {where}", partial(_other_host, config, where))
@@ -304,6 +307,23 @@ def _tables(config: PipelineConfig) -> Iterator[Finding]:
         ))  # fmt: skip
         remedy = remedy or "leave it out of tables"
         yield Finding(name=f"table {table}", found=f"will be quarantined: {sentence}", remedy=remedy, hinders=False)
+
+
+def _rules(file: Path, config: PipelineConfig) -> Iterator[Finding]:
+    """A finding for each rule or derived table that Spark refuses; Spark is started only if there is any."""
+    if not has_rules(config):
+        return
+    try:
+        found = refusals(config)
+    except (ConfigError, Unavailable) as error:
+        yield Finding(name="rules", found=f"not analysed: {error.cause.sentence}", remedy=error.cause.remedy or None,
+                      hinders=False)  # fmt: skip
+        return
+    if not found:
+        yield Finding(name="rules", found="Spark takes the rules and derived tables")
+    for each in found:
+        text = f"refused at {in_file(file, each.place)}: {each.cause.sentence}"
+        yield Finding(name=each.place, found=text, remedy=each.cause.remedy or "correct it")
 
 
 def _other_host(config: PipelineConfig, where: Address) -> Finding:

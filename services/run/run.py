@@ -1,8 +1,8 @@
 """All services of one pipeline on this machine: what `cutline run` does.
 
 In this order:
-1. Everything that can be wrong is checked (preflight.py); if there is a fault, nothing is written. The work folder is
-   locked.
+1. Everything that can be wrong is checked (preflight.py), and a Spark analyses rules and derived tables that are new
+   (analysis.py); if there is a fault, nothing is written. The work folder is locked.
 2. The pipeline is defined in the store, or found there: what was changed live since is printed, and stays, or with
    `--replace` becomes the file's again.
 3. Redis is started unless CUTLINE_REDIS_URL names one; then two enumerators (one stands by), the readers, the writers,
@@ -53,6 +53,7 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.common.threads import Threads
 from cutline.services.control.standing import Standing
 from cutline.services.run import running
+from cutline.services.run.analysis import faults, has_rules
 from cutline.services.run.children import Counts, addresses, missing_programs, service_children
 from cutline.services.run.conditions import judged
 from cutline.services.run.preflight import check, live_changes, queued_changes
@@ -154,8 +155,9 @@ class Run:
             settings=config.sink.spark,
             progress=self._fetching,
         )
+        store = Store(self._store_url).pipeline(config.name)
+        await self._refuse_rules(definition, await in_store(store.definition))
         with locked(self._workdir):
-            store = Store(self._store_url).pipeline(config.name)
             await in_store(self._say_changes, store)
             known = store.definition_version() > 0
             await in_store(partial(define, store, definition, replaces=self._replaces))
@@ -193,6 +195,16 @@ class Run:
             known_faults=missing,
             takes="file" if self._replaces else "stored",
         )
+
+    async def _refuse_rules(self, definition: Mapping[str, Any], stored: Mapping[str, Any] | None) -> None:
+        """Raise ConfigError with each rule and derived table that Spark refuses, if they are new or others than stored.
+        If it can't be known now, the tables that it concerns are quarantined later."""
+        config = PipelineConfig.from_definition(definition)
+        if has_rules(config):
+            self._view.update(PipelineStatus(), notes=("Spark analyses the rules and derived tables",))
+        with suppress(Unavailable):
+            if found := await _SOURCE.call(faults, config, stored):
+                raise ConfigError.several(found)
 
     def _say_changes(self, store: PipelineStore) -> None:
         """Print what was changed live since the pipeline file was written, and what is done about it."""

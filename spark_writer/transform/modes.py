@@ -141,6 +141,7 @@ def moded(rule: Rule, source: TableSchema) -> Moded:
             f"where of {source.table_id} needs the generated column {generated[0]}, which MariaDB leaves out of the row"
             f" before an update, so that {setting} could not tell which rows leave the condition",
             "write the column's expression instead",
+            at="where",
         )
     if shape.key:
         return rekeyed(rule, source, shape.key)
@@ -151,6 +152,7 @@ def moded(rule: Rule, source: TableSchema) -> Moded:
         raise RuleFault(
             f"{rule.target.table_id} has no key, by which mode: {mode} finds the row of a change",
             "add a primary key, or choose mode: append",
+            at="mode",
         )
     if mode == "history":
         key = (*rule.target.key, "_to_seq")
@@ -175,6 +177,7 @@ def _with_own(lake: TableSchema, mode: Mode, kinds: dict[str, str], *, key: tupl
         raise RuleFault(
             f"{lake.table_id} has a column {taken[0]}, which mode: {mode} adds to the lake table itself",
             "give it another name by select, as in `* EXCEPT (a), a AS b`",
+            at="mode",
         )
     own = tuple(
         Column(name=name, field_id=number, mysql_type=kind, nullable=True, computed=True)

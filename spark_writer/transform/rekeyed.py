@@ -205,14 +205,15 @@ def rekeyed(rule: Rule, source: TableSchema, key: Sequence[str]) -> Rekeyed:
         raise RuleFault(
             f"{table_id} has no key of its own, by which its rows could be told from each other",
             "add a primary key, or name the columns that identify a row by identity",
+            at="key",
         )
     names = {column.name: column for column in rule.target.columns}
     for name in key:
         if name not in names:
-            raise RuleFault(f"key of {table_id} names {name}, which is no column of the lake table", "correct it")
+            raise RuleFault(f"key of {table_id} names {name}, which is no column of the lake table", "correct it", at="key")
         kind = rule.target.field(names[name]).type
         if pa.types.is_nested(kind) or pa.types.is_floating(kind):
-            raise RuleFault(f"key of {table_id} names {name}, which is of the type {kind}", "choose another column")
+            raise RuleFault(f"key of {table_id} names {name}, which is of the type {kind}", "choose another column", at="key")
     own = rule.some(key)
     needed = [*(rule.plain[name] for name in key if name in rule.plain), *(own.needed if own is not None else ())]
     if generated := [name for name in needed if source.column(name).generated]:
@@ -220,6 +221,7 @@ def rekeyed(rule: Rule, source: TableSchema, key: Sequence[str]) -> Rekeyed:
             f"key of {table_id} needs the generated column {generated[0]}, which MariaDB leaves out of the row before"
             " an update, so that it would not be known whose key it was",
             "write the column's expression instead",
+            at="key",
         )
     columns = tuple(replace(each, nullable=each.nullable and each.name not in key) for each in rule.target.columns)
     target = replace(rule.target, columns=columns, key=tuple(key))

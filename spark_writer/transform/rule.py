@@ -47,9 +47,17 @@ _GONE = (Op.DELETE, Op.BEFORE, Op.TRUNCATE)
 
 
 class RuleFault(TableFault):
-    """A table's rule can't be carried out; only that table is concerned."""
+    """A table's rule can't be carried out; only that table is concerned.
+
+    `at` is what is to blame in the table's options, as `where` or `select[1]`; "": no one of them.
+    """
 
     code = Code.RULE
+
+    def __init__(self, cause: str, remedy: str = "", *, at: str = "") -> None:
+        """Take the sentence and its remedy."""
+        super().__init__(cause, remedy)
+        self.at = at
 
 
 class _Catalyst:
@@ -267,6 +275,13 @@ def _too_large(about: str) -> RuleFault:
     )
 
 
+def prepared(session: SparkSession) -> SparkSession:
+    """A session, set so that rules can be evaluated in it."""
+    # BETWEEN and its like would become two projections, one on the other.
+    session.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
+    return session
+
+
 def rule_of(session: SparkSession, source: TableSchema, shape: Shape, functions: Functions) -> Rule:
     """Have Spark analyse the rule of a table with this schema. Raises RuleFault with Spark's own sentence."""
     expressions = _analysed(session, source, shape)
@@ -359,35 +374,37 @@ def _analysed(session: SparkSession, source: TableSchema, shape: Shape) -> Any:
     if shape.where is not None:
         items.append(f"(\n{shape.where}\n) AS `{_KEPT}`")
 
-    def analysed(some: list[str]) -> Any:
-        about = "a rule" if len(some) > 1 else repr(shape.where if some[0].endswith(f"`{_KEPT}`") else some[0])
+    def analysed(some: list[str], at: str = "select") -> Any:
+        about = "a rule" if len(some) > 1 else repr(shape.where if at == "where" else some[0])
         about = f"{about} in table_options of {source.table_id}"
         try:
             found = maker.make(cast(Any, session)._jsparkSession, schema, _java_list(session, some), types)
         except (Py4JJavaError, PySparkException) as error:
             if _OUT_OF_MEMORY.search(first_line(error)):
                 raise _too_large(about) from error
-            raise RuleFault(f"{about} is refused by Spark: {first_line(error)}", "correct it") from error
+            raise RuleFault(f"{about} is refused by Spark: {first_line(error)}", "correct it", at=at) from error
         if not found.areOfOneRow():
             raise RuleFault(
                 f"{about} does not make one row of each row by itself, as an aggregate, a window or a generator",
                 "use functions of one row",
+                at=at,
             )
         if unsteady := [name for at in range(found.size()) for name in found.unsteady(at)]:
             raise RuleFault(
                 f"{about} uses {', '.join(unsteady)}, whose value does not depend on the row alone",
                 "use columns and functions of them",
+                at=at,
             )
         return found
 
     try:
         found = analysed(items)
     except RuleFault:
-        for item in items:
-            analysed([item])  # which of them it is
+        for number, item in enumerate(items):
+            analysed([item], f"select[{number}]" if number < len(shape.select) else "where")  # which of them it is
         raise
     if shape.where is not None and (kind := found.type(found.size() - 1).strip('"')) != "boolean":
-        raise RuleFault(f"where of {source.table_id} is of the type {kind}", "make it a condition")
+        raise RuleFault(f"where of {source.table_id} is of the type {kind}", "make it a condition", at="where")
     return found
 
 
@@ -400,12 +417,14 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
     for number, at in enumerate(outputs, start=1):
         name, place = str(expressions.name(at)), _input(expressions, at, source)
         if not name.strip() or name.endswith(" "):
-            raise RuleFault(f"select of {source.table_id} has a column named {name!r}", "give it another name by AS")
+            sentence = f"select of {source.table_id} has a column named {name!r}"
+            raise RuleFault(sentence, "give it another name by AS", at="select")
         # Two names of the source itself may differ in a way that only Spark does not see.
         own = place >= 0 and source.columns[place].name == name
         alike = [known.name for known in made if known.name.lower() == name.lower()]
         if any(other == name or not (own and plain.get(other) == other) for other in alike):
-            raise RuleFault(f"select of {source.table_id} has two columns {name}", "give one another name by AS")
+            sentence = f"select of {source.table_id} has two columns {name}"
+            raise RuleFault(sentence, "give one another name by AS", at="select")
         if place >= 0:
             column, plain[name] = _given(source, source.columns[place]), source.columns[place].name
             last += column.element_id is not None
@@ -416,13 +435,12 @@ def _target(source: TableSchema, expressions: Any, shape: Shape) -> tuple[TableS
             computed = spark_columns.computed(name, number, kind)
             if computed is None:
                 sentence = f"the column {name} that select of {source.table_id} computes is of the type {kind}"
-                raise RuleFault(sentence, spark_columns.REMEDY)
+                raise RuleFault(sentence, spark_columns.REMEDY, at="select")
             made.append(computed)
     by_source = {theirs: name for name, theirs in reversed(plain.items())}
     if missing := [name for name in source.key if name not in by_source]:
-        raise RuleFault(
-            f"select of {source.table_id} lacks the column {missing[0]} of its key", "add it, under any name"
-        )
+        sentence = f"select of {source.table_id} lacks the column {missing[0]} of its key"
+        raise RuleFault(sentence, "add it, under any name", at="select")
     return replace(
         source,
         columns=tuple(made),

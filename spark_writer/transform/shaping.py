@@ -34,7 +34,7 @@ from cutline.spark_writer.transform.functions import CALL_SECONDS, Functions
 from cutline.spark_writer.transform.history import BEFORE_ALL, Versioned, ended, ends_of, lake_columns
 from cutline.spark_writer.transform.modes import Marked, Moded, moded, paired
 from cutline.spark_writer.transform.rekeyed import Rekeyed, with_meta
-from cutline.spark_writer.transform.rule import Rule, plain_rule, rule_of
+from cutline.spark_writer.transform.rule import Rule, plain_rule, prepared, rule_of
 
 RULES = 1000
 """The most analysed rules that are kept."""
@@ -47,10 +47,8 @@ class Shaping:
     def __init__(self, store: PipelineStore, session: SparkSession, call_seconds: float = CALL_SECONDS) -> None:
         """`session` is the pipeline's own, so its settings of Spark SQL hold for rules. `call_seconds` is how long a
         call of a Python function may take for one batch of rows."""
-        # BETWEEN and its like would become two projections, one on the other.
-        session.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
         self._store = store
-        self._session = session
+        self._session = prepared(session)
         self._functions = Functions(call_seconds)
         self._rules: dict[str, Moded] = {}
         self._files: ShapedFiles

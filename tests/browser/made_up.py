@@ -129,6 +129,7 @@ class Made:
     versions: list[dict[str, Any]] = field(default_factory=list)
     savepoints: dict[int, str] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
+    derived: dict[str, Any] = field(default_factory=dict)
 
 
 def made_table(name: str, phase: str, rows: int, **more: Any) -> dict[str, Any]:
@@ -372,6 +373,7 @@ class Stage:
             "binlog_left_seconds": 201_600.0,
             "rows_sent": int(made.rows_per_second * (self.since() + 0.3 * math.sin(now)) if running else 9e6),
             "applied_by_spark": {},
+            "derived": made.derived,
             "mode": made.mode,
             "version": made.versions[-1]["version"],
             "version_in_force": made.versions[-1]["version"],
@@ -555,3 +557,29 @@ class Stage:
         slot = 1000 + len(made.events)
         about = {"id": f"{slot}.0", "slot": slot, "at": time.time(), "kind": kind, "text": text, "table": None}
         made.events.append({**about, **more})
+
+
+def previewed(table: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What a rule makes of a table: a condition on `salery` is refused."""
+    (rule, *_) = body["table_options"]
+    refused = "salery" in rule.get("where", "")
+    sentence = f"{rule.get('where')!r} in table_options of {table} is refused by Spark: `salery` cannot be resolved"
+    refusal = {"field": "table_options[0].where", "detail": sentence, "remedy": "correct it", "code": "rule"}
+    columns = [{"name": "id", "type": "int"}, {"name": "yearly", "type": "decimal(13, 2)"}]
+    rows = [(["1", "4200.00"], ["1", "50400.00"]), (["2", "100.00"], None), (["3", None], ["3", None])]
+    return {
+        "pipeline": body["name"],
+        "analysed": True,
+        "note": None,
+        "tables": [] if refused else [{"table": table, "columns": columns}],
+        "refusals": [refusal] if refused else [],
+        "rows": {
+            "table": table,
+            "columns": ["id", "salary"],
+            "masked": [],
+            "own_key": False,
+            "rows": [
+                {"before": before, "after": None if refused else after, "failure": None} for before, after in rows
+            ],
+        },
+    }

@@ -21,7 +21,7 @@ from cutline.common.commands import kinds, rules
 from cutline.common.config.globs import select_tables
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.services.control import dashboard
-from tests.browser.made_up import COLUMNS, PLAN, SHOP, SOURCE_COLUMNS, Made, Stage, made_table
+from tests.browser.made_up import COLUMNS, PLAN, SHOP, SOURCE_COLUMNS, Made, Stage, made_table, previewed
 
 TOKENS = {"admin-token": "admin", "operator-token": "operator", "viewer-token": "viewer"}
 Content = Annotated[dict[str, Any], Body()]
@@ -283,6 +283,11 @@ def app(stage: Stage) -> FastAPI:
     async def plan(request: Request, name: str) -> Any:
         role(request, "admin")
         return PLAN
+
+    @made_up.post("/v1/plan/preview")
+    async def preview(request: Request, table: str, body: Content) -> Any:
+        role(request, "admin")
+        return previewed(table, body)
 
     @made_up.get("/v1/pipelines/{name}/limits")
     async def limits_now(request: Request, name: str) -> Any:

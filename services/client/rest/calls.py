@@ -45,6 +45,7 @@ from cutline.services.client.rest.models import (
     Token,
     Version,
 )
+from cutline.services.client.rest.previews import Preview
 
 T = TypeVar("T")
 LONGEST_WAIT_SECONDS = 30.0
@@ -270,6 +271,12 @@ def plan_pipeline(definition: Definition) -> Call[Plan]:
 def plan_change(pipeline: str, definition: Definition) -> Call[Plan]:
     """What a new definition, or a merge patch of it, would do."""
     return Call(method="POST", path=_path(pipeline, "plan"), read=_PLAN, body=definition)
+
+
+def preview_rules(definition: Definition, *, table: str | None = None) -> Call[Preview]:
+    """What the rules and derived tables of this definition make, and of ten rows of `table`; nothing is changed."""
+    path = "/v1/plan/preview"
+    return Call(method="POST", path=path, read=_as(Preview), body=definition, query=_given({"table": table}))
 
 
 def replace_pipeline(

@@ -56,6 +56,7 @@ class _Calls:
     create_pipeline = Method(calls.create_pipeline)
     plan_pipeline = Method(calls.plan_pipeline)
     plan_change = Method(calls.plan_change)
+    preview_rules = Method(calls.preview_rules)
     replace_pipeline = Method(calls.replace_pipeline)
     patch_pipeline = Method(calls.patch_pipeline)
     delete_pipeline = Method(calls.delete_pipeline)

@@ -450,6 +450,7 @@ class Finding(Answer):
     remedy: str | None = None
     code: str | None = None
     table: str | None = None
+    place: str | None = None
 
 
 class PlannedTable(Answer):

@@ -12,6 +12,7 @@ from cutline.common.commands.kinds import CancelTable, Define
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
 from cutline.services.control.api import definitions
+from cutline.services.control.api.analysis import refuse_rules
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.models import CommandView
 from cutline.services.control.api.named import reach
@@ -77,6 +78,8 @@ class Edit:
         definitions.refuse_immutable(changed)
         if any(key.startswith("source.") for key in changed):
             await self._check_source(config)
+        if changed.keys() & {"table_options", "derived"}:
+            await refuse_rules(self.asked.shared, config, before=PipelineConfig.from_definition(stored))
 
         def allow(now: Situation) -> None:
             if pending := next((c for c in now.pending if isinstance(c.wish, Define | CancelTable)), None):

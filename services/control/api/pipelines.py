@@ -20,6 +20,7 @@ from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import definitions
 from cutline.services.control.api.acknowledgements import view as condition_view
+from cutline.services.control.api.analysis import by_spark_writers, refuse_rules
 from cutline.services.control.api.definitions import checked, content_of, merged
 from cutline.services.control.api.dependencies import Flag, Known, Shared, StoreNow, asks_for, role, router
 from cutline.services.control.api.editing import Edited
@@ -214,6 +215,7 @@ async def create(
             await shared.sources.run(partial(reach, config.source), config.source)
             call = partial(check, config, store_url=shared.store.url, workdir=None)
             definition = await shared.sources.run(call, config.source, asked=ALL)
+            await refuse_rules(shared, config)
         except (ConfigError, Unavailable) as error:
             raise refused(422, error) from error
         try:
@@ -257,6 +259,7 @@ async def _plan(
             tables = (await shared.registry.status(found.key)).tables
             phases = {name: table.phase for name, table in tables.items()}
     call = partial(plan, config, store_url=shared.store.url, before=stored, version=version, phases=phases)
+    call = partial(call, analyse=by_spark_writers(shared.registry))
     return await shared.sources.run(call, config.source, asked=ALL)
 
 

@@ -5,7 +5,7 @@ All of it blocks on the source for seconds: call it in one of the source's threa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,9 +13,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import CutlineError, SourceLost
+from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.phases import DROPPED
+from cutline.common.preview import MOST_TABLES, Refusal
 from cutline.services.control.api import definitions
+from cutline.services.control.api.analysis import Analyse
 from cutline.services.control.api.named import reach
 from cutline.services.control.api.problems import faults_of
 from cutline.services.run.preflight import check
@@ -24,6 +26,7 @@ from cutline.services.sources.mysql.catalogue import TableInfo, list_tables
 from cutline.services.sources.mysql.connection import Source
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import described, quarantine_causes
+from cutline.services.sources.mysql.rules import RulesAsked, changes_it, rules_asked
 from cutline.services.sources.mysql.server import Server, identify
 
 ROWS_PER_SECOND = 100_000
@@ -36,12 +39,15 @@ Action = Literal["read", "keep", "read again", "remove", "quarantine"]
 class Finding(BaseModel):
     """One thing that was looked at: what was found, and what to do if that is not good enough."""
 
-    check: Literal["connection", "server and lake", "retention", "tables", "table", "change"]
+    check: Literal["connection", "server and lake", "retention", "tables", "table", "change", "rules", "analysis"]
     ok: bool
     found: str = Field(examples=["MySQL 8.4.6 at cutline@db:3306"])
     remedy: str | None = None
     code: str | None = None
     table: str | None = Field(default=None, examples=["shop.orders"])
+    place: str | None = Field(
+        default=None, description="in the definition", examples=["table_options[2].where"]
+    )
 
 
 class PlannedTable(BaseModel):
@@ -67,8 +73,8 @@ class Change(BaseModel):
 
 
 class Plan(BaseModel):
-    """What a definition would do. `possible`: no finding stands against it; quarantined tables and a short retention
-    do not."""
+    """What a definition would do. `possible`: no finding stands against it; quarantined tables, a short retention and
+    rules that nobody could analyse do not."""
 
     pipeline: str
     exists: bool
@@ -88,6 +94,7 @@ class _Draft:
     findings: list[Finding] = field(default_factory=list)
     tables: list[PlannedTable] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    rules: RulesAsked | None = None
 
 
 def plan(
@@ -97,10 +104,15 @@ def plan(
     before: Mapping[str, Any] | None = None,
     version: int = 0,
     phases: Mapping[str, str] | None = None,
+    analyse: Analyse | None = None,
 ) -> Plan:
     """Compare a definition with the source and, if the pipeline exists, with its definition `before` of this `version`
-    and its tables' phases. Nothing is changed, but a probe file is written into store and warehouse, and removed."""
+    and its tables' phases. Nothing is changed, but a probe file is written into store and warehouse, and removed.
+
+    `analyse` has a Spark analyse rules and derived tables; without it they are not looked at.
+    """
     draft = _Draft()
+    known = None if before is None else PipelineConfig.from_definition(before)
     if before is not None:
         draft.changes = list(changes(definitions.normal(before), config.definition()))
         for change in draft.changes:
@@ -110,7 +122,7 @@ def plan(
                     Finding(check="change", ok=False, found=f"{change.key} can't be changed", remedy=remedy)
                 )
     try:
-        _look(draft, config, phases)
+        _look(draft, config, phases, known)
     except CutlineError as error:
         draft.findings += _faults("connection", error)
     else:
@@ -120,13 +132,15 @@ def plan(
             draft.findings.append(Finding(check="server and lake", ok=True, found=found))
         except CutlineError as error:
             draft.findings += _faults("server and lake", error)
+        if analyse is not None and draft.rules is not None:
+            draft.findings += _analysis(draft.rules, analyse, lambda refusal: changes_it(known, config, refusal))
     to_read = [table for table in draft.tables if table.action in ("read", "read again")]
     rows_rate, bytes_rate = _rates(config)
     return Plan(
         pipeline=config.name,
         exists=before is not None,
         version=version,
-        possible=all(finding.ok or finding.check in ("retention", "table") for finding in draft.findings),
+        possible=all(finding.ok or finding.check in ("retention", "table", "analysis") for finding in draft.findings),
         findings=draft.findings,
         tables=draft.tables,
         changes=draft.changes,
@@ -150,7 +164,9 @@ def _faults(check: Literal["connection", "server and lake"], error: CutlineError
     ]
 
 
-def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | None) -> None:
+def _look(
+    draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | None, before: PipelineConfig | None
+) -> None:
     reach(config.source)
     hosts = Hosts(config.source)
     with closing(hosts.connect()) as connection:
@@ -160,7 +176,10 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         draft.findings.append(_kept(retention(connection)))
         selected = config.select(list_tables(connection))
         found = described(connection, server, config, selected)
+        draft.rules = rules_asked(config, found)
     known = phases or {}
+    shapes = config.shapes(selected, None)
+    were = shapes if before is None else before.shapes(selected, None)
     draft.findings.append(
         Finding(
             check="tables",
@@ -170,7 +189,8 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         )
     )
     for table in selected:
-        draft.tables.append(planned_table(config, table, found[table], known.get(table)))
+        reshaped = shapes.get(table) != were.get(table)
+        draft.tables.append(planned_table(config, table, found[table], known.get(table), reshaped=reshaped))
         for cause in quarantine_causes(found[table]):
             draft.findings.append(
                 Finding(
@@ -190,6 +210,35 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
     ]
 
 
+def _analysis(rules: RulesAsked, analyse: Analyse, is_new: Callable[[Refusal], bool]) -> Iterator[Finding]:
+    """What a Spark says of rules and derived tables. A refusal that is not new is no fault of the plan."""
+    refusals = list(rules.refusals)
+    if rules.request is not None:
+        try:
+            answer = analyse(rules.request)
+        except (Unavailable, ConfigError) as error:
+            found = f"select, where and derived tables are not analysed: {error.cause.sentence}"
+            yield Finding(check="analysis", ok=False, found=found, remedy=error.cause.remedy or None)
+        else:
+            refusals += answer.refusals
+            if not refusals:
+                rest = f" of {rules.ruled}" if rules.ruled > MOST_TABLES else ""
+                tables, queries = len(rules.request.tables), len(rules.request.derived)
+                found = f"Spark takes the rules of {tables}{rest} tables and {queries} derived tables"
+                yield Finding(check="analysis", ok=True, found=found)
+    for each in refusals:
+        cause = each.cause
+        yield Finding(
+            check="rules" if is_new(each) else "table",
+            ok=False,
+            found=cause.sentence,
+            remedy=cause.remedy or None,
+            code=cause.code,
+            table=each.table,
+            place=each.place,
+        )
+
+
 def _kept(seconds: float | None) -> Finding:
     time = "no set time" if seconds is None else f"{seconds / 3600:.3g} hours"
     remedy = if_short(seconds)
@@ -203,9 +252,10 @@ def named(server: Server, source: Source) -> str:
 
 
 def planned_table(
-    config: PipelineConfig, table: str, found: TableInfo | SourceLost, phase: str | None
+    config: PipelineConfig, table: str, found: TableInfo | SourceLost, phase: str | None, *, reshaped: bool = False
 ) -> PlannedTable:
-    """One table of the plan; `phase` is what the pipeline has of it now, None: nothing."""
+    """One table of the plan; `phase` is what the pipeline has of it now, None: nothing. `reshaped`: its rule or its
+    mode is another one, for which it is read as its next generation."""
     if isinstance(found, SourceLost):
         action: Action = "quarantine" if phase is None else "keep"
         unknown: dict[str, Any] = {"key": [], "rows": None, "bytes": None, "seconds": None}
@@ -213,6 +263,8 @@ def planned_table(
     action = "keep"
     if phase is None:
         action = "quarantine" if found.faults else "read"
+    elif reshaped and phase != DROPPED:
+        action = "read again"
     size = found.rows * found.row_bytes
     rows_rate, bytes_rate = _rates(config)
     return PlannedTable(

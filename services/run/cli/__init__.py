@@ -3,6 +3,7 @@
 | file | commands |
 |---|---|
 | `local.py` | those that need no control service: run, setup, doctor, define, where, throttle, lake, settings |
+| `planning.py` | plan, which needs none either |
 | `up.py` | all services of this host, and their systemd units |
 | `access.py`, `checkpoint.py`, `command.py`, `condition.py`, `pipeline.py` | calls of the API |
 | `service.py`, `source.py`, `table.py` | more of them |
@@ -23,6 +24,7 @@ from cutline.services.run.cli import (
     condition,
     local,
     pipeline,
+    planning,
     service,
     source,
     table,
@@ -40,7 +42,7 @@ def main() -> None:
 
 
 _MODULES = (
-    local, up, watching, condition, pipeline, table, checkpoint, command, service, access, source, completion,
+    local, planning, up, watching, condition, pipeline, table, checkpoint, command, service, access, source, completion,
 )  # fmt: skip
 for _module in _MODULES:
     for _command in _module.COMMANDS:

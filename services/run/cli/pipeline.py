@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -143,17 +143,25 @@ def plan(session: Session, pipeline: str, file: Path) -> None:
 
 
 def _show_plan(session: Session, found: Plan) -> None:
-    """Print a plan; if it is impossible, its faults go to stderr and the exit code is 1."""
+    """Print a plan; the exit code is 1 if it is impossible."""
+    if not show_plan(found, as_json=session.as_json):
+        sys.exit(1)
+
+
+def show_plan(found: Plan, *, as_json: bool, place: Callable[[str], str] = str) -> bool:
+    """Print a plan, and if it is impossible its faults to stderr; return whether it is possible. `place` says where a
+    place of the definition is."""
     faults = [finding for finding in found.findings if not finding.ok]
-    if session.as_json:
+    if as_json:
         print_json(found)
     else:
         _print_plan(found, [] if found.possible else faults)
     if not found.possible:
         for fault in faults:
             where = "" if fault.table is None or fault.table in fault.found else f" {fault.table}"
-            click.echo(f"cutline: {fault.check}{where}: {_with_remedy(fault.found, fault.remedy)}", err=True)
-        sys.exit(1)
+            about = f"{fault.check}{where}" if fault.place is None else place(fault.place)
+            click.echo(f"cutline: {about}: {_with_remedy(fault.found, fault.remedy)}", err=True)
+    return found.possible
 
 
 def _print_plan(found: Plan, apart: Sequence[Finding]) -> None:

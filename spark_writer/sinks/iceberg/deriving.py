@@ -24,6 +24,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from cutline.common.errors import Unavailable
 from cutline.common.schema import Column, TableSchema
@@ -78,11 +79,28 @@ def rows_of(jvm: Jvm, name: str, sql: str, reads: Mapping[str, tuple[str, Conten
     DerivedFault, with Spark's own sentence, if the query is refused, or if its rows depend on more than the tables.
     """
     session: Any = jvm.session
-    query, placed = _parsed(jvm, name, sql), jvm.root.java.util.HashMap()
+    tables = {}
     for named, (table_id, content) in reads.items():
         spark_name = ".".join(quoted(part) for part in (CATALOG, *split_table_id(table_id)))
         # Not load(): it takes a name with a slash for the path of a table.
-        placed.put(named, session.read.option("versionAsOf", str(snapshot_of(content))).table(spark_name)._jdf)
+        tables[named] = session.read.option("versionAsOf", str(snapshot_of(content))).table(spark_name)._jdf
+    return analysed(jvm, name, sql, tables)
+
+
+def empty(jvm: Jvm, columns: pa.Schema) -> Any:
+    """A table without rows (Java's Dataset), with these columns, for a query that is to be analysed alone."""
+    session: Any = jvm.session
+    kind = from_arrow_schema(columns, prefer_timestamp_ntz=True).json()
+    schema = jvm.root.org.apache.spark.sql.types.DataType.fromJson(kind)
+    return session._jsparkSession.createDataFrame(jvm.root.java.util.ArrayList(), schema)
+
+
+def analysed(jvm: Jvm, name: str, sql: str, tables: Mapping[str, Any]) -> DataFrame:
+    """The query over these tables (Java's Datasets), each by the name in the query. Raises as `rows_of`."""
+    session: Any = jvm.session
+    query, placed = _parsed(jvm, name, sql), jvm.root.java.util.HashMap()
+    for named, table in tables.items():
+        placed.put(named, table)
     with _refused(name):
         found = query.over(session._jsparkSession, placed)
     maker = one_of(session.sparkContext, _SOURCE, "Queries$Maker")

@@ -30,6 +30,7 @@ PURE = (
     "common/schema.py",
     "common/mask_key.py",
     "common/masking.py",
+    "common/preview.py",
     "common/shape.py",
     "common/table_id.py",
     "services/control/alerts.py",

@@ -37,6 +37,7 @@ from cutline.services.client.rest import (
     calls,
     client,
     models,
+    previews,
 )
 from cutline.services.client.rest.events import EventReader
 from cutline.services.client.rest.methods import Each, Method
@@ -228,7 +229,9 @@ VIEWS = {
     models.Channel: "ChannelView", models.CutTable: "CutTable", models.Cut: "CutDetail", models.CutAnswer: "CutAnswer",
     models.Event: "EventView", models.OperationRules: "OperationRules", models.Limits: "LimitsView",
     models.Command: "CommandView", models.Plan: "Plan", models.Finding: "Finding",
-    models.PlannedTable: "PlannedTable", models.Change: "Change",
+    models.PlannedTable: "PlannedTable", models.Change: "Change", previews.Preview: "Preview",
+    previews.PreviewTable: "PreviewTable", previews.PreviewColumn: "PreviewColumn", previews.PreviewRows: "PreviewRows",
+    previews.PreviewRow: "PreviewRow",
     models.SourceTest: "SourceTest", models.SourceSchema: "SourceSchema", models.SourceColumn: "SourceColumn",
     models.SourceTable: "SourceTable", models.Fault: "FieldProblem", models.Me: "Me", models.Token: "MadeToken",
     models.AuditRecord: "AuditView", models.Version: "VersionContent",

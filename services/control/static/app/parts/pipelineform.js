@@ -7,6 +7,7 @@ import { FIXED } from "../rules.js";
 import { Button, Failure, Notice, prose, sentence } from "./basics.js";
 import { NumberField, SelectField, TextField } from "./fields.js";
 import { TablePicker } from "./picker.js";
+import { RuleForms } from "./ruleform.js";
 import { resolved, SettingField, showable } from "./schemaform.js";
 
 const SECTIONS = ["snapshot", "checkpoint", "retention", "values"];
@@ -106,6 +107,11 @@ export function PipelineForm({ schema, draft, body, set, errors, begun = false }
         onChange=${(tables) => set("tables", tables)} />
     <//>
     <${Step} number="3" title="Lake"><${Lake} ...${shared} /><//>
+    <${Step} number="4" title="Rules"
+      note=${html`<span class="small soft">${plural((draft.table_options ?? []).length, "rule")}</span>`}>
+      <${RuleForms} entries=${draft.table_options ?? []} body=${body} errors=${errors}
+        onChange=${(entries) => set("table_options", entries)} />
+    <//>
     ${schema?.properties && html`<${More} ...${shared} />`}`;
 }
 

@@ -6,17 +6,18 @@ import { Button, Notice, sentence } from "./basics.js";
 
 const ACTIONS = [
   ["read", "plus", "live", "read from the beginning"],
-  ["read again", "again", "snapshot", "read again"],
+  ["read again", "again", "snapshot", "read again as the next generation; readers see the old rows until then"],
   ["remove", "minus", "quarantined", "no longer copied"],
   ["quarantine", "warning", "quarantined", "quarantined until fixed"],
   ["keep", "check", "waiting", "as before"],
 ];
+const QUIET = ["table", "retention", "analysis"]; // findings that stand in no way
 const SHOWN = 12;
 const MORE = 200;
 
 export function Plan({ plan }) {
-  const against = plan.findings.filter((finding) => !finding.ok && !["table", "retention"].includes(finding.check));
-  const cautions = plan.findings.filter((finding) => !finding.ok && finding.check === "retention");
+  const against = plan.findings.filter((finding) => !finding.ok && !QUIET.includes(finding.check));
+  const cautions = plan.findings.filter((finding) => !finding.ok && ["retention", "analysis"].includes(finding.check));
   const good = plan.findings.filter((finding) => finding.ok);
   return html`
     <section class="plan" aria-label="Plan">
@@ -24,7 +25,7 @@ export function Plan({ plan }) {
       ${
         against.length > 0
           ? html`<${Notice} tone="bad" icon="warning" title=${`${plural(against.length, "fault")} to be fixed first`}>
-        <ul class="plan-list">${against.map((finding) => html`<li key=${finding.found}>${sentence(finding.found)} ${sentence(finding.remedy)}</li>`)}</ul><//>`
+        <ul class="plan-list">${against.map((finding) => html`<li key=${finding.found}>${finding.place && html`<b class="mono">${finding.place}</b> `}${sentence(finding.found)} ${sentence(finding.remedy)}</li>`)}</ul><//>`
           : html`<${Notice} tone="good" icon="check" title="Nothing stands in the way"><ul>${good.map((finding) => html`<li key=${finding.found} class="soft">${sentence(finding.found)}</li>`)}</ul><//>`
       }
       ${cautions.map((finding) => html`<${Notice} key=${finding.check} tone="warn" icon="clock" title=${sentence(finding.found)}><p>${sentence(finding.remedy)}</p><//>`)}

@@ -4,6 +4,7 @@ import { link, useQuery, useWidth } from "../hooks.js";
 import { html, useMemo, useRef, useState } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
 import { Bar, Button, because, Empty, Menu, Phase, Search, Segments, sentence } from "../parts/basics.js";
+import { DerivedTables } from "../parts/derivedtables.js";
 import { VirtualTable } from "../parts/virtual.js";
 import { PHASES } from "../rules.js";
 import { progress, rowsOf } from "../shapes.js";
@@ -129,7 +130,8 @@ export function Tables({ pipeline, tables, me, ask }) {
           : html`<${Empty} title=${tables.length ? "No such table" : "No tables yet"}>${tables.length ? "Change the filter above." : "The enumerator lists the tables as soon as it leads the pipeline."}<//>`
       }
       <p class="card-foot small quiet" role="status">${plural(items.length, "table")}${items.length < tables.length ? ` of ${count(tables.length)}` : ""}</p>
-    </section>`;
+    </section>
+    <${DerivedTables} pipeline=${pipeline} />`;
 }
 
 /** A table's name; beneath it the cause of what holds it up, else (with `below`) its rows. */
