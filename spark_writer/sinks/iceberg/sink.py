@@ -175,9 +175,7 @@ class IcebergSink:
 
         def commit(change: Change, base: int | None) -> int:
             self.tables.begun.add(step.table_id)
-            return table.commit(
-                branch=self.branch, base=base, layout=layout, summary=summary, change=change, keep=keep
-            )
+            return table.commit(branch=self.branch, base=base, layout=layout, summary=summary, change=change, keep=keep)
 
         altered = done is not None and done.schema != step.schema.hash
         if done is not None and altered and not (new_generation or truncated):
@@ -234,7 +232,7 @@ class IcebergSink:
         choice = choose_filling_engine(self.engine, rows=rows, cores=self._lake.jvm.cores)
         with self._heavy:
             if choice.engine == SPARK:
-                added = on_spark.filled(self._store, table, head, layout)
+                added = on_spark.filled(table, head, layout)
             else:
                 added = filled(table, head, layout)
         logger.info(

@@ -18,7 +18,7 @@ from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ProtocolError
 from cutline.common.journal.plan import StagedLost
 from cutline.services.writer import staging
-from cutline.spark_writer.sinks.iceberg import local, on_spark, partitioning, staged
+from cutline.spark_writer.sinks.iceberg import on_spark, partitioning, staged, stages
 from tests.conftest import FULL
 from tests.support.spark_bench import SparkBench, T, order, schema
 from tests.support.spark_cluster import Cluster
@@ -40,9 +40,11 @@ KEYS: dict[str, Callable[[int], Any]] = {
 def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
     """Limits so small that a few rows fill several row groups, reductions, partitions and data files."""
     monkeypatch.setattr(staging, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(local, "PENDING_ROWS", 7)
-    monkeypatch.setattr(on_spark, "PARTITION_ROWS", 15)
-    monkeypatch.setattr(on_spark, "VECTOR_FILES", 2)
+    monkeypatch.setattr(staged, "PENDING_ROWS", 7)
+    monkeypatch.setattr(on_spark, "LEAST_ROWS", 5)
+    monkeypatch.setattr(on_spark, "MOST_ROWS", 15)
+    monkeypatch.setattr(on_spark, "SCANNED_ROWS", 10)
+    monkeypatch.setattr(stages, "BLOCK_BYTES", 200)
     monkeypatch.setattr(staged, "GROUP_ROWS", 11)
     monkeypatch.setattr(partitioning, "HELD_BYTES", 500)
     made = SparkBench(spark, tmp_path)
