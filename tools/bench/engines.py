@@ -24,8 +24,7 @@ def spark_engine(folder: Path, rows: int = ROWS, changes: int = CHANGES) -> Figu
     that of Python, of the JVM and of Spark's Python workers.
     """
     folder.mkdir(parents=True)
-    session.start({"spark.master": "local[2]"})
-    spark = session.start()
+    spark = session.start({"spark.master": "local[2]"})
     tables = {engine: Applied(spark, folder / engine, engine) for engine in ("local", "spark")}
     used: dict[str, list[float]] = {engine: [] for engine in tables}
     seconds: dict[str, list[float]] = {engine: [] for engine in tables}

@@ -118,14 +118,15 @@ def _index(table: LakeTable, layout: Layout) -> SentIndex | None:
 def _job(context: Any, step: Step) -> Any:
     """The stages as an RDD of what the last one gives."""
     first, *others = tasks_of(step)
-    blocks = context.parallelize(range(first), first).mapPartitionsWithIndex(partial(_first, step, STAGES[0]))
+    blocks = context.parallelize(range(first), first).mapPartitions(partial(_first, step, STAGES[0]))
     for tasks, kernel in zip(others, STAGES[1:], strict=True):
         blocks = blocks.partitionBy(tasks, int).mapPartitionsWithIndex(partial(_next, step, kernel))
     return blocks
 
 
-def _first(step: Step, kernel: Kernel, task: int, _: Iterator[int]) -> Iterator[Any]:
-    return kernel(step, task, iter(()))
+def _first(step: Step, kernel: Kernel, tasks: Iterator[int]) -> Iterator[Any]:
+    for task in list(tasks):  # all is taken before: else Spark would not use the worker again, which imports for a second
+        yield from kernel(step, task, iter(()))
 
 
 def _next(step: Step, kernel: Kernel, task: int, blocks: Iterator[tuple[int, Any]]) -> Iterator[Any]:
