@@ -1,13 +1,13 @@
-"""Starts the Python processes of Spark's tasks: `python -m cutline.spark_writer.task_daemon`, run by each executor.
+"""Starts the Python processes of Spark's tasks: each executor runs `python -m cutline.spark_writer.task_daemon`.
 
 It is Spark's own daemon, which forks a process for each task that runs at a time, with two changes that make a task
 cost a few ms of CPU instead of 200:
 
 - The kernels are imported before the first fork, not by each process, and are left out of garbage collections: Spark
   has each process collect after every task.
-- Before every task Spark has Python forget what it knows of `sys.path`. For an archive on it, as PySpark itself is one,
-  Python then reads all names in it again, several times. The archives of a running Spark do not change, so what is known
-  of them stays.
+- Before every task Spark has Python forget what it knows of `sys.path`. Python then reads all names in each archive on
+  it again, several times; Spark's own copy of PySpark is one. The archives of a running Spark do not change, so what is
+  known of them stays.
 """
 
 from __future__ import annotations

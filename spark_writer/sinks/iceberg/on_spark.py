@@ -125,7 +125,9 @@ def _job(context: Any, step: Step) -> Any:
 
 
 def _first(step: Step, kernel: Kernel, tasks: Iterator[int]) -> Iterator[Any]:
-    for task in list(tasks):  # all is taken before: else Spark would not use the worker again, which imports for a second
+    for task in list(
+        tasks
+    ):  # all is taken before: else Spark would not use the worker again, which imports for a second
         yield from kernel(step, task, iter(()))
 
 

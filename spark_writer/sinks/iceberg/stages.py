@@ -218,6 +218,19 @@ def tasks_of(step: Step) -> tuple[int, ...]:
     return len(step.groups), step.buckets, len(step.files), len(step.groups)
 
 
+def whole(step: Step) -> list[Any]:
+    """Carry out all stages in this process; return what the last one gives."""
+    got: list[list[Any]] = [[] for _ in step.groups]
+    for kernel, tasks in zip(STAGES, (*tasks_of(step)[1:], 0), strict=True):
+        made = [each for task, blocks in enumerate(got) for each in kernel(step, task, iter(blocks))]
+        if not tasks:
+            return made
+        got = [[] for _ in range(tasks)]
+        for task, block in made:
+            got[task].append(block)
+    raise AssertionError("the last stage has no next one")
+
+
 class _Rows:
     """The rows that one task of *find* has found; `dead` are all dead rows of the files in which it found some."""
 
