@@ -1,9 +1,11 @@
 """Applies a batch's changes to a table as one Spark job, on as many machines as Spark has.
 
 The job has the four stages of stages.py, and nothing else: the driver plans, gets a line a file written, and commits.
-Between two stages Spark moves blocks of packed columns to the task whose number they bear. Rows are read and written by
-the executors alone, and pass neither through the JVM nor through the driver. A task that Spark repeats writes a file of
-another name; the one that no commit names is an orphan.
+Between two stages Spark moves blocks of packed columns to the task whose number they bear. A step so small that each
+stage is one task is one task in all; such steps of tables that are applied at the same time share a job.
+
+Rows are read and written by the executors alone, and pass neither through the JVM nor through the driver. A task that
+Spark repeats writes a file of another name; the one that no commit names is an orphan.
 
 Errors of the kernels come back as the class that the task raised.
 """
@@ -16,7 +18,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,14 +35,15 @@ from cutline.spark_writer.sinks.iceberg.data_files import data_file
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector
 from cutline.spark_writer.sinks.iceberg.files import FileLost
 from cutline.spark_writer.sinks.iceberg.filling import groups_of
-from cutline.spark_writer.sinks.iceberg.jvm import failing_as
+from cutline.spark_writer.sinks.iceberg.gathering import Gathering
+from cutline.spark_writer.sinks.iceberg.jvm import Jvm, Refused, failing_as
 from cutline.spark_writer.sinks.iceberg.key_hash import SECRET_BYTES, kind_of
 from cutline.spark_writer.sinks.iceberg.key_index import IndexUnavailable
 from cutline.spark_writer.sinks.iceberg.merging import merged_rows
 from cutline.spark_writer.sinks.iceberg.partitioning import write_files
 from cutline.spark_writer.sinks.iceberg.sent_index import SentIndex, sent
 from cutline.spark_writer.sinks.iceberg.staged import grouped
-from cutline.spark_writer.sinks.iceberg.stages import STAGES, Kernel, Step, divide, tasks_of
+from cutline.spark_writer.sinks.iceberg.stages import STAGES, Kernel, Step, divide, tasks_of, whole
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -61,15 +64,74 @@ def new_data_file(folder: str) -> str:
     return f"{folder}{uuid.uuid4().hex}.parquet"
 
 
-def changed(
-    store: PipelineStore, table: LakeTable, layout: Layout, head: int, changes: Sequence[Staged], after: int | None
-) -> tuple[list[Any], list[Vector]]:
-    """Do the work of `local.changed` as a Spark job."""
-    step = planned(store, table, layout, head, changes, after)
-    with kernels(f"the changes of {table.table_id} could not be applied by Spark"):
-        made = _job(table.jvm.session.sparkContext, step).collect()
-    deleted = [each for each in made if isinstance(each, Vector)]
-    return [data_file(table, each[0], layout, each[1]) for each in made if not isinstance(each, Vector)], deleted
+class OnSpark:
+    """Spark's way to apply the changes of one pipeline's tables. Thread-safe."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        """Take the pipeline's Spark."""
+        self._jvm = jvm
+        self._small = Gathering(self._together)
+
+    def changed(
+        self,
+        store: PipelineStore,
+        table: LakeTable,
+        layout: Layout,
+        head: int,
+        changes: Sequence[Staged],
+        after: int | None,
+        *,
+        about: str = "",
+    ) -> tuple[list[Any], list[Vector]]:
+        """Do the work of `local.changed`; `about` describes the job in Spark's UI and event log."""
+        step = planned(store, table, layout, head, changes, after)
+        failure = f"the changes of {table.table_id} could not be applied by Spark"
+        if max(tasks_of(step)) == 1:
+            answer = self._small.ask((about, step))
+            if isinstance(answer, _Failed):
+                raise Refused(f"{failure}: {answer.text}") if answer.kind is None else answer.kind(answer.text)
+            made = answer
+        else:
+            with kernels(failure), _described(self._jvm, f"{about}: {table.table_id}"):
+                made = _job(self._jvm.session.sparkContext, step).collect()
+        deleted = [each for each in made if isinstance(each, Vector)]
+        return [data_file(table, each[0], layout, each[1]) for each in made if not isinstance(each, Vector)], deleted
+
+    def _together(self, small: Sequence[tuple[str, Step]]) -> Sequence[Any]:
+        """Carry out steps of several tables, each in a task of one job."""
+        steps = [step for _, step in small]
+        about = f"{small[0][0]}: {', '.join(step.table_id for step in steps)}"
+        with kernels("small changes could not be applied by Spark"), _described(self._jvm, about):
+            made: Sequence[Any] = self._jvm.session.sparkContext.parallelize(steps, len(steps)).map(_alone).collect()
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The error of one table's task, which must not be that of the job; `kind` is its class, None for any other."""
+
+    kind: type[CutlineError] | None
+    text: str
+
+
+def _alone(step: Step) -> list[Any] | _Failed:
+    try:
+        return whole(step)
+    except _RAISED as error:
+        return _Failed(next(kind for kind in _RAISED if isinstance(error, kind)), str(error))
+    except Exception as error:
+        return _Failed(None, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _described(jvm: Jvm, about: str) -> Iterator[None]:
+    """Describe this thread's jobs to people who look at Spark."""
+    context = jvm.session.sparkContext
+    context.setJobDescription(about)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
 
 def planned(

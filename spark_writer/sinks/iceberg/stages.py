@@ -102,6 +102,11 @@ class Step:
     grants: Mapping[str, Mapping[str, str]] = field(repr=False)
     """The rights to read and write the lake's files, for `objects.accept`."""
 
+    @property
+    def table_id(self) -> str:
+        """The table."""
+        return self.layout.schema.table_id
+
     def new_file(self, suffix: str) -> str:
         """Return the full path for a new file; each call gives another."""
         return f"{self.folder}{uuid.uuid4().hex}.{suffix}"
