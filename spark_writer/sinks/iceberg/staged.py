@@ -160,6 +160,8 @@ def last_changes(changes: pa.Table, layout: Layout) -> pa.Table:
             )
         return changes
     last = changes.group_by(names).aggregate([(SEQ, "max")])
+    if last.num_rows == changes.num_rows:
+        return changes
     return changes.filter(pc.is_in(changes[SEQ], value_set=last[f"{SEQ}_max"].combine_chunks()))
 
 
