@@ -276,15 +276,16 @@ def _indexed(step: Step, last: pa.Table) -> Iterator[Block]:
 
 def _by_bucket(changes: pa.Table, names: Sequence[str], by: KeyHash, buckets: int) -> Iterator[tuple[int, pa.Table]]:
     """Divide changes by the range in which the hash of their keys is."""
-    if buckets == 1 or not changes.num_rows:
-        if changes.num_rows:
-            yield 0, changes
+    if not changes.num_rows:
+        return
+    if buckets == 1:
+        yield 0, changes
         return
     high, _ = by([changes[name].combine_chunks() for name in names])
-    of = ((high >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)).astype(np.int64)
-    order = np.argsort(of, kind="stable")
+    numbers = ((high >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)).astype(np.int64)
+    order = np.argsort(numbers, kind="stable")
     in_order = changes.take(pa.array(order))
-    ends = np.searchsorted(of[order], np.arange(buckets + 1))
+    ends = np.searchsorted(numbers[order], np.arange(buckets + 1))
     for bucket in range(buckets):
         start, end = ends[bucket], ends[bucket + 1]
         if start < end:

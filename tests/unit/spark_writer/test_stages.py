@@ -83,7 +83,7 @@ class Lake:
 
     def rows(self, keys: list[tuple[Any, ...]], values: list[int]) -> pa.Table:
         columns = [[key[at] for key in keys] for at in range(len(self.kinds))]
-        arrays = [pa.array(each, of.type) for each, of in zip([*columns, values], self.schema.arrow, strict=True)]
+        arrays = [pa.array(each, kind.type) for each, kind in zip([*columns, values], self.schema.arrow, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
 
     def file(self, keys: list[tuple[Any, ...]], dead: set[int]) -> None:
