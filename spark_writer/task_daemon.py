@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import zipimport
+from typing import Any
 
 from pyspark import daemon
 
@@ -29,11 +30,13 @@ def _keep(importer: zipimport.zipimporter) -> None:
 
 def prepare() -> None:
     """Make the changes, in the daemon."""
-    zipimport.zipimporter.invalidate_caches = _keep  # type: ignore[method-assign]
+    archives: Any = zipimport.zipimporter
+    archives.invalidate_caches = _keep
     gc.collect()
     gc.freeze()
 
 
 if __name__ == "__main__":
     prepare()
-    daemon.manager()
+    spark_daemon: Any = daemon
+    spark_daemon.manager()
