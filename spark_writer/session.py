@@ -45,6 +45,7 @@ _SETTINGS = {
     "spark.eventLog.enabled": "false",
     "spark.shuffle.compress": "true",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.python.daemon.module": "cutline.spark_writer.task_daemon",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.warehouse.dir": tempfile.gettempdir(),

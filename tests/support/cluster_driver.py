@@ -37,7 +37,7 @@ def main(folder: Path, settings: dict[str, str]) -> None:
     """Run it."""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    on_spark.PARTITION_ROWS = staged.GROUP_ROWS = CHANGES // FILES
+    on_spark.LEAST_ROWS = on_spark.MOST_ROWS = staged.GROUP_ROWS = CHANGES // FILES
     spark = session.start({"spark.executor.memory": "512m", **settings})
     bench, draw = SparkBench(spark, folder), random.Random(1)
     bench.engine = "spark"

@@ -11,6 +11,7 @@
 | `apply_curve` | 1,000 updates of tables of up to 20,000,000 rows, three types of key: the CPU, and the ratio |
 | `idle_checkpoint` | 10,000 live tables at rest: an event loop's longest hold, bytes stored, and seconds of a restore |
 | `apply_driver` | 500,000 and 5,000,000 changes by Spark on two executors: the CPU of the driver, and the ratio |
+| `spark_engine` | 1,000,000 changes of 5,000,000 rows by Spark on two cores, compared with the own process |
 | `history_changes` | 500,000 changes of 5,000,000 rows of which each version is kept, from staged files to `main` |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 | `many_tables_first` | 2,000 tables of 10 rows, Spark warm: from the pipeline's definition to `main` of the last one |
@@ -44,6 +45,7 @@ from tools.bench.applying import apply_driver
 from tools.bench.curve import KEYS, LARGE, apply_curve
 from tools.bench.customer import Changes, Transactions, load
 from tools.bench.dashboard import opened
+from tools.bench.engines import spark_engine
 from tools.bench.many import Crowd, make
 from tools.bench.mesh import BenchMesh
 from tools.bench.pipelines import RULE, copied
@@ -56,7 +58,7 @@ INTO_THE_LAKE = ("snapshot_to_iceberg", "changes_to_iceberg", "shaped_snapshot",
 OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", *INTO_THE_LAKE)
 NAMES = (
     *OF_A_LARGE_TABLE,
-    *("freshness", "apply_driver", "apply_curve", "history_changes", "idle_checkpoint", "many_tables"),
+    *("freshness", "apply_driver", "spark_engine", "apply_curve", "history_changes", "idle_checkpoint", "many_tables"),
     *("many_tables_first", "api_tables", "spark_start", "dashboard"),
 )
 ROWS = 5_000_000
@@ -83,6 +85,7 @@ AT_LEAST: dict[str, Figures] = {
 }
 AT_MOST: dict[str, Figures] = {
     "apply_driver": {"ratio": 3.0},
+    "spark_engine": {"cpu_ratio": 1.5, "extra_seconds": 0.5},
     "apply_curve": {"ratio": 3.0, "cpu_seconds": 1.0},
     "idle_checkpoint": {"loop_ms": 20.0, "store_bytes": 65_536, "restore_seconds": 15.0},
     "api_tables": {"p99_ms": 150},
@@ -163,6 +166,10 @@ class Bench:
             self.say("applies batches on a cluster")
             before = os.getloadavg()[0]
             self.tell("apply_driver", in_a_fresh_process(apply_driver, self.folder / "applying"), before)
+        if "spark_engine" in self.only:
+            self.say("applies batches by both engines")
+            before = os.getloadavg()[0]
+            self.tell("spark_engine", in_a_fresh_process(spark_engine, self.folder / "engines"), before)
         if "apply_curve" in self.only:
             for key in KEYS:
                 self.say(f"applies small batches to tables with a key of type {key}")

@@ -22,15 +22,15 @@ def choose_engine(setting: str, *, changes: int, table_rows: int, cores: int) ->
 
     `table_rows` are the rows that must be scanned to locate the keys (`LakeTable.rows_to_scan`).
 
-    The costs are those of docs/measured.md: a change costs Spark four times the CPU, mostly for the shuffle, and each
-    batch some jobs; but Spark's cores share it.
+    The costs are those of docs/measured.md: a change costs Spark a third more CPU, to pass its key on, and each batch a
+    job; but Spark's cores share it. One of them is left to the driver and to what else runs on its machine.
     """
     if setting != AUTO:
         return Engine(setting, f"sink.engine is {setting}")
     if changes > LOCAL_CHANGES:
         return Engine(SPARK, f"the keys of {changes:,} changes may be too many for the Spark writer's memory")
     local_seconds = 0.5 + (2.6 * changes + 0.05 * table_rows) / 1e6
-    spark_seconds = 6.0 + (12.0 * changes + 0.2 * table_rows) / 1e6 / cores
+    spark_seconds = 1.0 + (3.4 * changes + 0.06 * table_rows) / 1e6 / max(1, cores - 1)
     return Engine(
         SPARK if spark_seconds < local_seconds else LOCAL,
         f"{changes:,} changes and a scan of {table_rows:,} rows for their keys take about {local_seconds:,.0f} s in the"

@@ -134,6 +134,31 @@ def first_at_least(column: Any, wanted: Any) -> Any:
     return low
 
 
+def find_in(runs: Sequence[Run], by: KeyHash, columns: Sequence[pa.Array], files: Collection[str]) -> dict[str, Found]:
+    """Find the rows that have one of these distinct keys, as `KeyIndex.find`, in runs whose keys are hashed `by`."""
+    if not runs:
+        return {}
+    high, low = by(columns)
+    by_hash = np.argsort(high)
+    high, low = high[by_hash], low[by_hash].astype(np.uint64)
+    found = {}
+    for run in runs:
+        at, hashes = run.find(high, low)
+        if not len(at):
+            continue
+        in_order = np.argsort(at)  # entries on a disk are read in their order
+        entries, keys = run.entries[at[in_order]], by_hash[hashes[in_order]]
+        numbers, positions = (entries[:, 1] & _LOW).astype(np.int64), entries[:, 2].astype(np.int64)
+        order = np.lexsort((positions, numbers))
+        numbers, positions, keys = numbers[order], positions[order], keys[order]
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for start, end in itertools.pairwise([*starts, len(numbers)]):
+            path, _ = run.files[numbers[start]]
+            if path in run.owned and path in files:
+                found[path] = Found(positions[start:end], keys[start:end])
+    return found
+
+
 class KeyIndex:
     """The index of one lake table. One thread at a time, as the table.
 
@@ -163,6 +188,16 @@ class KeyIndex:
     def runs(self) -> Sequence[Run]:
         """The runs."""
         return self._runs
+
+    @property
+    def files(self) -> IndexFiles:
+        """Where the store has its files."""
+        return self._store
+
+    @property
+    def secret(self) -> bytes:
+        """The secret of its hash."""
+        return self._hash.secret
 
     def covers(self, path: str) -> bool:
         """Whether `find` answers for a data file."""
@@ -204,27 +239,7 @@ class KeyIndex:
         """Find the rows that have one of these distinct keys in those of `files` that the index covers, by path.
         Deleted rows are included.
         """
-        if not self._runs:
-            return {}
-        high, low = self._hash(columns)
-        by_hash = np.argsort(high)
-        high, low = high[by_hash], low[by_hash].astype(np.uint64)
-        found = {}
-        for run in self._runs:
-            at, hashes = run.find(high, low)
-            if not len(at):
-                continue
-            in_order = np.argsort(at)  # entries on a disk are read in their order
-            entries, keys = run.entries[at[in_order]], by_hash[hashes[in_order]]
-            numbers, positions = (entries[:, 1] & _LOW).astype(np.int64), entries[:, 2].astype(np.int64)
-            order = np.lexsort((positions, numbers))
-            numbers, positions, keys = numbers[order], positions[order], keys[order]
-            starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-            for start, end in itertools.pairwise([*starts, len(numbers)]):
-                path, _ = run.files[numbers[start]]
-                if path in run.owned and path in files:
-                    found[path] = Found(positions[start:end], keys[start:end])
-        return found
+        return find_in(self._runs, self._hash, columns, files)
 
     def add(self, read: Iterable[tuple[str, int, Iterator[Sequence[pa.Array]]]], files: Collection[str]) -> None:
         """Index data files: path, rows, and the key's columns in the lake's types by row group, in order.
@@ -441,7 +456,13 @@ def _opened(name: str, content: Any, keys: Columns, *, checked: bool = True) -> 
             found = zlib.crc32(body[start : start + _BLOCK_BYTES], found)
         if found != header["checksum"]:
             return None
-    return bytes.fromhex(header["secret"]), Run(np.frombuffer(body, "<u8").reshape(-1, WORDS), files, name)
+    return bytes.fromhex(header["secret"]), Run(entries_in(content, files), files, name)
+
+
+def entries_in(content: Any, files: Sequence[tuple[str, int]]) -> Any:
+    """Return the entries of these files in the bytes of a run's file, which begins with them."""
+    words = WORDS * sum(rows for _, rows in files)
+    return np.frombuffer(content[: 8 * words], "<u8").reshape(-1, WORDS)
 
 
 def _merged(runs: Sequence[Run], numbers: Sequence[Any]) -> Iterator[Any]:

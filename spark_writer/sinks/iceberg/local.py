@@ -19,12 +19,10 @@ from cutline.spark_writer.sinks.iceberg.staged import (
     changes_of,
     grouped,
     key_names,
-    last_changes,
+    last_of,
     rows_of,
 )
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
-
-PENDING_ROWS = 1_000_000
 
 
 def changed(
@@ -53,13 +51,7 @@ def changed(
 
 def reduced(store: PipelineStore, changes: Sequence[Staged], layout: Layout, after: int | None) -> pa.Table:
     """Return the last change of each key in staged files, as `changes_of` has it; memory grows with the keys."""
-    waiting: list[pa.Table] = []
-    rows, last_rows = 0, 0
-    for staged in changes:
-        for group in changes_of(store, staged, layout, after):
-            waiting.append(group)
-            rows += group.num_rows
-            if rows - last_rows > max(PENDING_ROWS, last_rows):  # so the reductions cost a constant a change
-                waiting = [last_changes(pa.concat_tables(waiting), layout)]
-                rows = last_rows = waiting[0].num_rows
-    return last_changes(pa.concat_tables(waiting), layout)
+    groups = (group for staged in changes for group in changes_of(store, staged, layout, after))
+    last = last_of(groups, layout)
+    assert last is not None  # a staged file has rows
+    return last

@@ -88,6 +88,7 @@ class IcebergSink:
         self._lake = lake
         self._shaping = shaping
         self.engine = engine
+        self._spark = on_spark.OnSpark(lake.jvm)
         self._retention = retention or RetentionConfig()
         self._clock = clock
         noted = partial(logs.note, pipeline=store.name)
@@ -177,9 +178,7 @@ class IcebergSink:
 
         def commit(change: Change, base: int | None) -> int:
             self.tables.begun.add(step.table_id)
-            return table.commit(
-                branch=self.branch, base=base, layout=layout, summary=summary, change=change, keep=keep
-            )
+            return table.commit(branch=self.branch, base=base, layout=layout, summary=summary, change=change, keep=keep)
 
         altered = done is not None and done.schema != step.schema.hash
         if done is not None and altered and not (new_generation or truncated):
@@ -211,7 +210,11 @@ class IcebergSink:
         to_scan = table.rows_to_scan(head, count) if layout.schema.key else 0
         choice = choose_engine(self.engine, changes=count, table_rows=to_scan, cores=self._lake.jvm.cores)
         self._start.engines[step.table_id] = checkpoint, choice
-        changed = on_spark.changed if choice.engine == SPARK else local.changed
+        changed = local.changed
+        if choice.engine == SPARK:
+            first = (self._start.progress.applied or 0) + 1
+            numbers = f"checkpoint {checkpoint}" if first >= checkpoint else f"checkpoints {first} to {checkpoint}"
+            changed = partial(self._spark.changed, about=f"{numbers} of {self._store.name}")
         with self._heavy if count + to_scan > LIGHT_ROWS else nullcontext():
             made = changed(self._store, table, layout, head, changes, step.truncated_at)
         if choice.engine == SPARK or self.engine != AUTO:
@@ -236,7 +239,7 @@ class IcebergSink:
         choice = choose_filling_engine(self.engine, rows=rows, cores=self._lake.jvm.cores)
         with self._heavy:
             if choice.engine == SPARK:
-                added = on_spark.filled(self._store, table, head, layout)
+                added = on_spark.filled(table, head, layout)
             else:
                 added = filled(table, head, layout)
         logger.info(

@@ -2,7 +2,7 @@
 
 These are the kernels of an apply, as functions from staged files to Arrow tables and data files. They hold one row
 group at a time, or the keys of the files that they are given. Both engines call them: local.py in this process,
-on_spark.py on Spark's executors. The work here grows with the staged rows; work that grows with the table is elsewhere
+on Spark's executors (stages.py). The work here grows with the staged rows; work that grows with the table is elsewhere
 (`LakeTable.find`, compaction).
 """
 
@@ -37,6 +37,8 @@ from cutline.spark_writer.sinks.iceberg.table import LakeTable
 LIVE = "_live"
 GROUP_ROWS, GROUP_BYTES = 1_000_000, 1 << 30
 """A group of staged files becomes a data file, or one for each partition."""
+PENDING_ROWS = 1_000_000
+"""Changes are reduced once so many wait, or as many as their last reduction left."""
 
 
 def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> list[Any]:
@@ -158,30 +160,47 @@ def last_changes(changes: pa.Table, layout: Layout) -> pa.Table:
             )
         return changes
     last = changes.group_by(names).aggregate([(SEQ, "max")])
+    if last.num_rows == changes.num_rows:
+        return changes
     return changes.filter(pc.is_in(changes[SEQ], value_set=last[f"{SEQ}_max"].combine_chunks()))
 
 
-def grouped(store: PipelineStore, files: Iterable[Staged]) -> list[list[Staged]]:
-    """Divide staged files, in the order of `_seq`, into groups of at most `GROUP_ROWS` rows and `GROUP_BYTES` in files,
-    or of one row group.
+def last_of(groups: Iterable[pa.Table], layout: Layout) -> pa.Table | None:
+    """Return the last change of each key in tables of changes, as `last_changes`; memory grows with the keys. None if
+    there is no table."""
+    waiting: list[pa.Table] = []
+    rows, last_rows = 0, 0
+    for group in groups:
+        waiting.append(group)
+        rows += group.num_rows
+        if rows - last_rows > max(PENDING_ROWS, last_rows):  # so the reductions cost a constant a change
+            waiting = [last_changes(pa.concat_tables(waiting), layout)]
+            rows = last_rows = waiting[0].num_rows
+    return last_changes(pa.concat_tables(waiting), layout) if waiting else None
+
+
+def grouped(store: PipelineStore, files: Iterable[Staged], most_rows: int | None = None) -> list[list[Staged]]:
+    """Divide staged files, in the order of `_seq`, into groups of at most `GROUP_ROWS` rows (or `most_rows`, if that is
+    less) and `GROUP_BYTES` in files, or of one row group.
 
     StagedLost if the footer of a large file can't be read.
     """
+    most_rows = GROUP_ROWS if most_rows is None else min(most_rows, GROUP_ROWS)
     groups: list[list[Staged]] = []
     rows = size = 0
     for staged in sorted(files, key=lambda staged: staged.record.seq_min or 0):
-        for part in _parts(store, staged):
+        for part in _parts(store, staged, most_rows):
             rows, size = rows + part.rows, size + part.size
-            if not groups or rows > GROUP_ROWS or size > GROUP_BYTES:
+            if not groups or rows > most_rows or size > GROUP_BYTES:
                 groups.append([])
                 rows, size = part.rows, part.size
             groups[-1].append(part)
     return groups
 
 
-def _parts(store: PipelineStore, staged: Staged) -> Iterator[Staged]:
+def _parts(store: PipelineStore, staged: Staged, most_rows: int) -> Iterator[Staged]:
     """Divide a staged file that is more than a group by its row groups."""
-    if staged.rows <= GROUP_ROWS and staged.size <= GROUP_BYTES:
+    if staged.rows <= most_rows and staged.size <= GROUP_BYTES:
         yield staged
         return
     with _opened(store, staged) as file:
@@ -189,7 +208,7 @@ def _parts(store: PipelineStore, staged: Staged) -> Iterator[Staged]:
     start, part = 0, replace(staged, part=range(0), part_rows=0)
     for at, rows in enumerate(sizes):
         longer = replace(staged, part=range(start, at + 1), part_rows=part.part_rows + rows)
-        if part.rows and (longer.rows > GROUP_ROWS or longer.size > GROUP_BYTES):
+        if part.rows and (longer.rows > most_rows or longer.size > GROUP_BYTES):
             yield part
             start, longer = at, replace(staged, part=range(at, at + 1), part_rows=rows)
         part = longer

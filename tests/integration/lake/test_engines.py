@@ -18,9 +18,9 @@ from cutline.common.config.table_options import TableOptions
 from cutline.common.errors import ProtocolError
 from cutline.common.journal.plan import StagedLost
 from cutline.services.writer import staging
-from cutline.spark_writer.sinks.iceberg import local, on_spark, partitioning, staged
+from cutline.spark_writer.sinks.iceberg import on_spark, partitioning, staged, stages
 from tests.conftest import FULL
-from tests.support.spark_bench import SparkBench, T, order, schema
+from tests.support.spark_bench import SparkBench, T, U, both_read, order, schema, stock
 from tests.support.spark_cluster import Cluster
 
 KEYS: dict[str, Callable[[int], Any]] = {
@@ -40,9 +40,11 @@ KEYS: dict[str, Callable[[int], Any]] = {
 def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
     """Limits so small that a few rows fill several row groups, reductions, partitions and data files."""
     monkeypatch.setattr(staging, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(local, "PENDING_ROWS", 7)
-    monkeypatch.setattr(on_spark, "PARTITION_ROWS", 15)
-    monkeypatch.setattr(on_spark, "VECTOR_FILES", 2)
+    monkeypatch.setattr(staged, "PENDING_ROWS", 7)
+    monkeypatch.setattr(on_spark, "LEAST_ROWS", 5)
+    monkeypatch.setattr(on_spark, "MOST_ROWS", 15)
+    monkeypatch.setattr(on_spark, "SCANNED_ROWS", 10)
+    monkeypatch.setattr(stages, "BLOCK_BYTES", 200)
     monkeypatch.setattr(staged, "GROUP_ROWS", 11)
     monkeypatch.setattr(partitioning, "HELD_BYTES", 500)
     made = SparkBench(spark, tmp_path)
@@ -154,6 +156,31 @@ def test_a_staged_file_that_is_gone_or_corrupt_is_the_stores_fault(bench: SparkB
     path.write_bytes(content)
     bench.apply()
     assert bench.agree() == 2
+
+
+def descriptions(spark: Any) -> dict[int, str]:
+    """The descriptions of Spark's jobs so far, by their ids."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    each = [jobs.apply(at) for at in range(jobs.size())]
+    return {job.jobId(): str(job.description().get()) for job in each if job.description().nonEmpty()}
+
+
+def test_jobs_bear_the_names_of_their_checkpoints_and_tables(spark: Any, tmp_path: Path) -> None:
+    bench = SparkBench(spark, tmp_path)
+    bench.engine = "spark"
+    incarnation = both_read(bench)
+    bench.journal.change(T, ("+U", order(0, "first")))
+    bench.journal.change(U, ("+U", stock(0, 100)))
+    number, before = bench.journal.checkpoint(), descriptions(spark).keys()
+    bench.apply(incarnation)
+    assert bench.agree() == 2
+    ours = [
+        text.partition(f"checkpoint {number} of shop: ")[2]
+        for job, text in descriptions(spark).items()
+        if job not in before
+    ]
+    assert sorted(table for text in ours if text for table in text.split(", ")) == [T.table_id, U.table_id]
+    bench.close()
 
 
 # A cluster

@@ -25,7 +25,7 @@ from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE
 from cutline.services.run.lake import where
 from cutline.services.writer import staging
 from cutline.services.writer.staging import OpenChanges
-from cutline.spark_writer.sinks.iceberg import durable, local, on_spark, staged
+from cutline.spark_writer.sinks.iceberg import durable, on_spark, staged
 from cutline.spark_writer.sinks.iceberg.jvm import items
 from tests.support.busy_history import busy_history
 from tests.support.lake_tables import lake_table
@@ -394,8 +394,9 @@ def test_a_checkpoint_of_any_size_is_one_snapshot(
     """Row groups of three rows, reductions after six: keys that come again in later files, and a TRUNCATE."""
     bench.engine = engine
     monkeypatch.setattr(staging, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(local, "PENDING_ROWS", 6)
-    monkeypatch.setattr(on_spark, "PARTITION_ROWS", 6)
+    monkeypatch.setattr(staged, "PENDING_ROWS", 6)
+    monkeypatch.setattr(on_spark, "LEAST_ROWS", 6)
+    monkeypatch.setattr(on_spark, "MOST_ROWS", 6)
     monkeypatch.setattr(staged, "GROUP_ROWS", 20)
     journal, draw = bench.journal, random.Random(6)
     journal.table(T)

@@ -231,8 +231,8 @@ UNITS = (
     unit(
         "an index answers for files that the snapshot does not have",
         KEY_INDEX,
-        "if path in run.owned and path in files:\n                    found",
-        "if path in run.owned:\n                    found",
+        "if path in run.owned and path in files:\n                found",
+        "if path in run.owned:\n                found",
         "test_locating.py::test_an_index_is_silent_about_files_that_a_snapshot_lacks",
     ),
     unit(
