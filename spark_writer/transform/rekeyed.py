@@ -210,7 +210,8 @@ def rekeyed(rule: Rule, source: TableSchema, key: Sequence[str]) -> Rekeyed:
     names = {column.name: column for column in rule.target.columns}
     for name in key:
         if name not in names:
-            raise RuleFault(f"key of {table_id} names {name}, which is no column of the lake table", "correct it", at="key")
+            sentence = f"key of {table_id} names {name}, which is no column of the lake table"
+            raise RuleFault(sentence, "correct it", at="key")
         kind = rule.target.field(names[name]).type
         if pa.types.is_nested(kind) or pa.types.is_floating(kind):
             raise RuleFault(f"key of {table_id} names {name}, which is of the type {kind}", "choose another column", at="key")
