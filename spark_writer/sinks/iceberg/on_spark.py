@@ -217,7 +217,7 @@ def _vectors(table: LakeTable, head: int, located: Any, task: Task) -> list[Vect
     def write(rows: pa.Table) -> pa.Table:
         objects.accept(task.grants)
         dead = {}
-        for path, positions in _by_file(rows).items():
+        for path, positions in by_file(rows).items():
             dead[path] = bitmap_of(read_deleted(before.get(path))) | bitmap_of(positions)
         return pa.Table.from_pylist([asdict(vector) for vector in write_deleted(version, task.new_file, dead)])
 
@@ -253,7 +253,7 @@ def _comparable(rows: Any, name: str) -> Any:
     return column + F.lit(0.0).cast(kind) if isinstance(kind, FloatType | DoubleType) else column
 
 
-def _by_file(rows: pa.Table) -> dict[str, Any]:
+def by_file(rows: pa.Table) -> dict[str, Any]:
     """The sorted positions of each file in a table of `_file`, `_pos`."""
     encoded = rows.column("_file").combine_chunks().dictionary_encode()
     codes, positions = encoded.indices.to_numpy(), rows.column("_pos").to_numpy()
