@@ -251,7 +251,8 @@ class Keyed:
         return places
 
     def _framed(self, rows: pa.Table, schema: StructType) -> Any:
-        return self._session.createDataFrame(rows, schema=schema)
+        # In one chunk: of a table that begins with an empty one Spark takes no rows.
+        return self._session.createDataFrame(rows.combine_chunks(), schema=schema)
 
 
 def _at(table: LakeTable, snapshot: int) -> Any:

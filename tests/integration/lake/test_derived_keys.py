@@ -16,7 +16,7 @@ from tests.support.spark_bench import LakeStart, SparkBench, schema
 ORDERS = schema("shop.o", ("id",), id="bigint", person="int", amount="decimal(10,2)", at="datetime(6)", ratio="double")
 PEOPLE = schema("shop.p", ("id",), id="int", name="varchar(20)", city="varchar(20)", since="timestamp(6)")
 QUERIES = {
-    "groups": "SELECT p.city, sum(o.amount) AS total, count(*) AS n, max(o.at) AS last, min(o.ratio) AS least"
+    "groups": "SELECT p.city, sum(o.amount) AS total, count(*) AS n, max(o.at) AS last, min(abs(o.ratio)) AS least"
     " FROM {o} AS o JOIN {p} AS p ON o.person = p.id GROUP BY p.city",
     "rows": "SELECT o.person, p.name, o.ratio, o.amount * 2 AS twice, p.since FROM {o} AS o, {p} AS p"
     " WHERE o.person = p.id AND o.amount > 1",
