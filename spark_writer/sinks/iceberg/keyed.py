@@ -7,7 +7,8 @@ Di is, and is broadcast into the joins; no table is shuffled.
 
 - **Without GROUP BY** the weights of equal rows of that sum are added up. So many rows come to the derived table, or
   leave it. Only whole numbers are added, so nothing drifts.
-- **With GROUP BY** the sum names all groups that can have changed. The query is computed for these alone: their rows
+- **With GROUP BY** the sum names all groups that can have changed; of a table that alone tells a row's group, its own
+  changed rows do, without a join. The query is computed for these alone: their rows
   leave the derived table, and the new ones come. Aggregates are computed anew, never added up. Of a join the table of
   which most of GROUP BY are is cut down to these groups first, and then broadcast (`Keyed.seeds`).
 
@@ -223,11 +224,14 @@ class Keyed:
         """Compute the groups that may have changed again."""
         touched = _limited(every.distinct(), "groups")
         jsession, groups, seeds = self._session._jsparkSession, self._framed(touched, every.schema), None
+        nulls = self._session._jvm.java.util.ArrayList()
+        for column in touched.columns:
+            nulls.add(column.null_count > 0)
         if len(self._names) > 1:
-            some = DataFrame(self._query.seeds(jsession, groups._jdf), self._session)
+            some = DataFrame(self._query.seeds(jsession, groups._jdf, nulls), self._session)
             name = self._names[int(items(self._query.seed())[0])]
             seeds = self._framed(_limited(some, f"rows of {name}"), some.schema)._jdf
-        again = DataFrame(self._query.again(jsession, groups._jdf, seeds), self._session)
+        again = DataFrame(self._query.again(jsession, groups._jdf, nulls, seeds), self._session)
         rows = again.toDF(*(str(number) for number in range(len(again.columns)))).toArrow()
         return target.written(rows, self._places(touched, every.schema, keys, target))
 
@@ -241,12 +245,12 @@ class Keyed:
         names = [target.layout.arrow[number].name for number in columns]
         found: Any = _at(target.table, target.head)
         found = found.select(*(F.col(quoted(name)).alias(f"v{at}") for at, name in enumerate(names)), "_file", "_pos")
-        same = [
-            _exact(found, f"v{at}").eqNullSafe(_exact(looked, name))
-            if exactly
-            else found[f"v{at}"].eqNullSafe(looked[name])
-            for at, name in enumerate(wanted.column_names)
-        ]
+        same = []
+        for at, name in enumerate(wanted.column_names):
+            one, other = found[f"v{at}"], looked[name]
+            if exactly:
+                one, other = _exact(found, f"v{at}"), _exact(looked, name)
+            same.append(one.eqNullSafe(other) if wanted[name].null_count else one == other)
         places: pa.Table = found.join(looked, reduce(and_, same)).select("_file", "_pos", AT).toArrow()
         return places
 
