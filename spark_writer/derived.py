@@ -241,8 +241,9 @@ class Derivations:
         name, began = table.name, self._clock.monotonic()
         since: Mapping[str, Content] | None = None
         if table.refresh == KEYS:
-            same_query = known is not None and known.query == table.query
-            since = known.reads if known is not None and same_query else {}
+            since = {}
+            if known is not None and known.query == table.query:
+                since = known.reads
 
         def make(name: str) -> Made:
             return self._sink.derive(name, table.sql, reads, work, since=since, checkpoint=record.n, over=self._over)
