@@ -247,10 +247,10 @@ class Keyed:
         found = found.select(*(F.col(quoted(name)).alias(f"v{at}") for at, name in enumerate(names)), "_file", "_pos")
         same = []
         for at, name in enumerate(wanted.column_names):
-            one, other = found[f"v{at}"], looked[name]
+            mine, theirs = found[f"v{at}"], looked[name]
             if exactly:
-                one, other = _exact(found, f"v{at}"), _exact(looked, name)
-            same.append(one.eqNullSafe(other) if wanted[name].null_count else one == other)
+                mine, theirs = _exact(found, f"v{at}"), _exact(looked, name)
+            same.append(mine.eqNullSafe(theirs) if wanted[name].null_count else mine == theirs)
         places: pa.Table = found.join(looked, reduce(and_, same)).select("_file", "_pos", AT).toArrow()
         return places
 
