@@ -144,7 +144,7 @@ def test_each_publication_shows_the_queries_over_its_own_tables(
         reader = session.for_pipeline(spark, (pipeline.store.definition() or {})["sink"])
         revenue, best, ratio = (shop.names[each] for each in ("revenue", "best", "ratio"))
         with writing(mesh), Hammer(mariadb, changing(shop), threads=1, pause_seconds=0.02):
-            pipeline.until(lambda: shows(pipeline, revenue, best), "both to be computed")
+            pipeline.until(lambda: shows(pipeline, revenue, best), "both to be computed", 180.0)
             pipeline.until(lambda: "DIVIDE_BY_ZERO" in cause(pipeline, ratio), "the third's cause")
             pipeline.goes_on(2)
             refuse = {"left": 1}
@@ -233,7 +233,7 @@ def test_the_examples_of_the_page_give_what_it_says(
     with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
         pipeline = mesh.pipeline("lake", mariadb, names, more=entries)
         warehouse = (pipeline.store.definition() or {})["sink"]["warehouse"]
-        pipeline.until(lambda: shows(pipeline, f"{schema}.revenue", f"{schema}.best"), "both to be computed")
+        pipeline.until(lambda: shows(pipeline, f"{schema}.revenue", f"{schema}.best"), "both to be computed", 180.0)
         agree(warehouse, *wanted[:2])
         mariadb.execute(*filter(str.strip, changed.split(";")), database=schema)
         pipeline.catches_up(*names)
