@@ -97,7 +97,7 @@ setup(
         "cutline.services.sources.mysql.binlog": ["*.pxd"],
         "cutline.services.sources.mysql.decode": ["*.pxd"],
         "cutline.spark_writer": ["jars.toml", "log4j2.properties", "LocalFiles.java"],
-        "cutline.spark_writer.sinks.iceberg": ["Queries.java", "TableCalls.java"],
+        "cutline.spark_writer.sinks.iceberg": ["Keyed.java", "Queries.java", "TableCalls.java"],
         "cutline.spark_writer.transform": ["Expressions.java"],
     },
     ext_modules=extensions(),

@@ -8,15 +8,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+KEYS = "keys"
+"""The `refresh` by which only what the changes touch is computed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedTable:
     """The query `sql`, whose result the lake has as the table `name` ("db.table"). `every_minutes`: it is computed at
-    most that often; None: for each publication that changes what it reads."""
+    most that often; None: for each publication that changes what it reads. `refresh`: `full`, or `keys`, which computes
+    only what the changes touch."""
 
     name: str
     sql: str
     every_minutes: float | None = None
+    refresh: str = "full"
 
     @property
     def query(self) -> str:
@@ -28,5 +33,11 @@ def derived_of(definition: Mapping[str, Any]) -> tuple[DerivedTable, ...]:
     """The derived tables of a pipeline's definition, in its order."""
     listed: Iterable[Mapping[str, Any]] = definition.get("derived") or ()
     return tuple(
-        DerivedTable(name=each["name"], sql=each["sql"], every_minutes=each.get("every_minutes")) for each in listed
+        DerivedTable(
+            name=each["name"],
+            sql=each["sql"],
+            every_minutes=each.get("every_minutes"),
+            refresh=each.get("refresh", "full"),
+        )
+        for each in listed
     )

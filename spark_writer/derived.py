@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from cutline.common.causes import Cause, Code
 from cutline.common.clock import Clock
-from cutline.common.derived import DerivedTable
+from cutline.common.derived import KEYS, DerivedTable
 from cutline.common.status.pipeline_status import DerivedStatus, Held
 from cutline.common.store.records import Content, Derivation, Main, Publication, PublishedTable, Quarantine, Work
 from cutline.spark_writer.quarantine import cause_of
@@ -161,7 +161,8 @@ class Derivations:
         if failed is not None and (now < failed.next_at or failed.made_of == (table.query, contents)):
             return self._held(name, failed.cause, before, at, record)
         placed = {each: (table_id, contents[table_id]) for each, table_id in named.items()}
-        made = self._made(table, placed, work, record)
+        known = None if before is None else before.derived
+        made = self._made(table, placed, work, known, record)
         if isinstance(made, Cause):
             return self._held(name, made, before, at, record)
         return PublishedTable(
@@ -211,13 +212,23 @@ class Derivations:
             return False
 
     def _made(
-        self, table: DerivedTable, reads: Mapping[str, tuple[str, Content]], work: Work | None, record: Publication
+        self,
+        table: DerivedTable,
+        reads: Mapping[str, tuple[str, Content]],
+        work: Work | None,
+        known: Derivation | None,
+        record: Publication,
     ) -> Made | Cause:
-        """Compute a table; if that fails by its own fault, the cause."""
+        """Compute a table, whose `work` was made as `known` says; if that fails by its own fault, the cause."""
         name, began = table.name, self._clock.monotonic()
+        since: Mapping[str, Content] | None = None
+        if table.refresh == KEYS:
+            since = {}
+            if known is not None and known.query == table.query:
+                since = known.reads
 
         def make(name: str) -> Made:
-            return self._sink.derive(name, table.sql, reads, work, checkpoint=record.n, over=self._over)
+            return self._sink.derive(name, table.sql, reads, work, since=since, checkpoint=record.n, over=self._over)
 
         good, failed = self._sparing.each([name], make, undo=lambda name: self._sink.rewind(name, work))
         seconds = self._clock.monotonic() - began
@@ -230,10 +241,18 @@ class Derivations:
         self.foreign.pop(name, None)
         self._unshown.discard(name)
         self._status[name] = DerivedStatus(
-            checkpoint=record.n, rows=found.rows, seconds=seconds, at=record.published_at, plan=found.plan
+            checkpoint=record.n,
+            rows=found.rows,
+            computed=found.rows if found.computed is None else found.computed,
+            in_full=found.in_full,
+            seconds=seconds,
+            at=record.published_at,
+            plan=found.plan,
         )
-        text = "%s: computed %s: %d rows in %.2f s"
-        logger.info(text, self._pipeline, name, found.rows, seconds, extra={"table": name, "checkpoint": record.n})
+        text, about = "%s: computed %s: %d rows in %.2f s%s", {"table": name, "checkpoint": record.n}
+        how = "" if found.computed is None else f", {found.computed} of them again"
+        how += f", all of it, since {found.in_full}" if found.in_full else ""
+        logger.info(text, self._pipeline, name, found.rows, seconds, how, extra=about)
         return found
 
     def _fail(self, name: str, made_of: tuple[str, Mapping[str, Content]], error: Exception, seconds: float) -> Cause:

@@ -121,7 +121,7 @@ def _queries(jvm: Jvm, request: PreviewRequest, lake: dict[str, pa.Schema]) -> I
         if not set(ids.values()) <= tables.keys():
             continue
         try:
-            rows = deriving.analysed(jvm, name, asked.sql, {each: tables[table] for each, table in ids.items()})
+            rows, _ = deriving.analysed(jvm, name, asked.sql, {each: tables[table] for each, table in ids.items()})
             columns = _columns(deriving.schema_of(name, rows))
         except DerivedFault as fault:
             yield Refusal(place=f"{asked.place}.sql", table=name, cause=fault.cause)

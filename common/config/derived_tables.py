@@ -21,7 +21,10 @@ class DerivedConfig(Strict):
     sql: str = Field(
         description="a query in Spark SQL over tables of this pipeline, derived ones too, each named as db.table"
     )
-    refresh: Literal["full"] = Field(default="full", description="how it is computed: full, all of it each time")
+    refresh: Literal["full", "keys"] = Field(
+        default="full",
+        description="how it is computed: full, all of it each time; keys, only the rows that the changes touch",
+    )
     every_minutes: float | None = Field(
         default=None,
         gt=0,

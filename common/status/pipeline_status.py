@@ -214,10 +214,14 @@ class CompactionStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedStatus:
     """A derived table: the publication for which this start computed it last (`checkpoint`, None: not yet), the rows of
-    the result and the seconds that it took; when it was computed (`at`), Spark's `plan`, and why it does not go on."""
+    the result, how many of them were `computed` then, and the seconds that it took; when it was computed (`at`),
+    Spark's `plan`, and why it does not go on. `in_full`: why all of it was computed though the changes alone were to
+    be."""
 
     checkpoint: int | None = None
     rows: int | None = None
+    computed: int | None = None
+    in_full: str = ""
     seconds: float | None = None
     at: float | None = None
     plan: str = ""

@@ -96,11 +96,17 @@ class DerivedFault(TableFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A derived table that was computed: its work, the rows that were computed, and the engine's plan, for people."""
+    """A derived table that was computed: its work, its rows, and the engine's plan, for people.
+
+    `computed`: so many rows were computed again, of the changes alone; None: all of them, and `in_full` says why, if
+    that was not what was asked for.
+    """
 
     work: Work
     rows: int
     plan: str
+    computed: int | None = None
+    in_full: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +253,16 @@ class Sink(Protocol):
         reads: Mapping[str, tuple[str, Content]],
         done: Work | None,
         *,
+        since: Mapping[str, Content] | None,
         checkpoint: int,
         over: Callable[[], bool],
     ) -> Made:
         """Compute a derived table: exactly the query over the tables at these contents, which are given with the ids of
         the tables by the names in the query. It goes on from `done` (None: it has no work).
+
+        `since` None: all of it is computed. Else of the changes alone, where that is possible: `since` has the contents
+        of which the same query gave `done`, by the ids of the tables, and is empty if it did not; DerivedFault if the
+        query is none that can be computed so.
 
         `over`, asked by another thread meanwhile, tells whether this start is to end: Unavailable, soon after it is.
         DerivedFault, with the engine's sentence, if the query is refused; ForeignCommit as `foreign`.

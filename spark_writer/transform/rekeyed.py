@@ -214,7 +214,8 @@ def rekeyed(rule: Rule, source: TableSchema, key: Sequence[str]) -> Rekeyed:
             raise RuleFault(sentence, "correct it", at="key")
         kind = rule.target.field(names[name]).type
         if pa.types.is_nested(kind) or pa.types.is_floating(kind):
-            raise RuleFault(f"key of {table_id} names {name}, which is of the type {kind}", "choose another column", at="key")
+            sentence = f"key of {table_id} names {name}, which is of the type {kind}"
+            raise RuleFault(sentence, "choose another column", at="key")
     own = rule.some(key)
     needed = [*(rule.plain[name] for name in key if name in rule.plain), *(own.needed if own is not None else ())]
     if generated := [name for name in needed if source.column(name).generated]:

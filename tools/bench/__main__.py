@@ -13,6 +13,7 @@
 | `apply_driver` | 500,000 and 5,000,000 changes by Spark on two executors: the CPU of the driver, and the ratio |
 | `spark_engine` | 1,000,000 changes of 5,000,000 rows by Spark on two cores, compared with the own process |
 | `history_changes` | 500,000 changes of 5,000,000 rows of which each version is kept, from staged files to `main` |
+| `derived` | a join of two tables of 5,000,000 rows with a GROUP BY, 1,000 changes: the CPU by keys to that in full |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 | `many_tables_first` | 2,000 tables of 10 rows, Spark warm: from the pipeline's definition to `main` of the last one |
 | `spark_start` | a new process starts Spark and publishes twice: its CPU, by the CPU without `cutline setup` |
@@ -45,6 +46,7 @@ from tools.bench.applying import apply_driver
 from tools.bench.curve import KEYS, LARGE, apply_curve
 from tools.bench.customer import Changes, Transactions, load
 from tools.bench.dashboard import opened
+from tools.bench.derived import derived
 from tools.bench.engines import spark_engine
 from tools.bench.many import Crowd, make
 from tools.bench.mesh import BenchMesh
@@ -58,8 +60,8 @@ INTO_THE_LAKE = ("snapshot_to_iceberg", "changes_to_iceberg", "shaped_snapshot",
 OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", *INTO_THE_LAKE)
 NAMES = (
     *OF_A_LARGE_TABLE,
-    *("freshness", "apply_driver", "spark_engine", "apply_curve", "history_changes", "idle_checkpoint", "many_tables"),
-    *("many_tables_first", "api_tables", "spark_start", "dashboard"),
+    *("freshness", "apply_driver", "spark_engine", "apply_curve", "history_changes", "derived", "idle_checkpoint"),
+    *("many_tables", "many_tables_first", "api_tables", "spark_start", "dashboard"),
 )
 ROWS = 5_000_000
 TABLE = "tpcds.customer"
@@ -89,6 +91,7 @@ AT_MOST: dict[str, Figures] = {
     "apply_curve": {"ratio": 3.0, "cpu_seconds": 1.0},
     "idle_checkpoint": {"loop_ms": 20.0, "store_bytes": 65_536, "restore_seconds": 15.0},
     "api_tables": {"p99_ms": 150},
+    "derived": {"cpu_ratio": 0.1},
     "dashboard": {"first_paint_ms": 1_000},
     "many_tables": {
         "mesh_seconds": 5.0,
@@ -182,6 +185,10 @@ class Bench:
             self.say("applies batches of which each version is kept")
             before = os.getloadavg()[0]
             self.tell("history_changes", in_a_fresh_process(history_changes, self.folder / "versions"), before)
+        if "derived" in self.only:
+            self.say("computes a derived table")
+            before = os.getloadavg()[0]
+            self.tell("derived", in_a_fresh_process(derived, self.folder / "derived"), before)
         if self.only & {"idle_checkpoint", "many_tables", "many_tables_first", "api_tables"}:
             self.many()
         if "spark_start" in self.only:

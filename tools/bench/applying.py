@@ -1,9 +1,9 @@
-"""Batches of changes to one table, applied from a journal that the bench writes itself: no source, no mesh."""
+"""Batches of changes to tables, applied from a journal that the bench writes itself: no source, no mesh."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import psutil
 import pyarrow as pa
 
 from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.derived import DerivedTable
 from cutline.common.phases import Phase
 from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE, Column, TableSchema
 from cutline.common.shape import Shape
+from cutline.common.status.pipeline_status import DerivedStatus
 from cutline.common.store.records import StagedFile, TableEntry
 from cutline.common.store.store import Store
 from cutline.services.writer.staging import OpenChanges, OpenChunk
@@ -43,19 +45,31 @@ DRIVER_CHANGES = (500_000, 5_000_000)
 
 
 class Applied:
-    """A pipeline of one table. The bench stages its chunks and changes, and has them applied."""
+    """A pipeline of a table, or of some that are alike. The bench stages their chunks and changes, and has them
+    applied."""
 
     def __init__(
-        self, spark: Any, folder: Path, engine: str, key: str = "bigint", shape: Shape | None = None
+        self,
+        spark: Any,
+        folder: Path,
+        engine: str,
+        key: str = "bigint",
+        shape: Shape | None = None,
+        *,
+        tables: Sequence[str] = (TABLE_ID,),
+        derived: Sequence[DerivedTable] = (),
     ) -> None:
-        self._schema = replace(_schema(key), shape=shape)
+        self._schemas = {table: replace(_schema(table, key), shape=shape) for table in tables}
+        self._derived = derived
         self._key = KEYS[key]
         self._store = Store(f"file://{folder}/store").pipeline("bench")
         source, sink = {"host": "127.0.0.1", "user": "cdc"}, {"type": "iceberg", "warehouse": f"{folder}/lake"}
-        config = PipelineConfig.model_validate({"name": "bench", "source": source, "tables": [TABLE_ID], "sink": sink})
+        config = PipelineConfig.model_validate(
+            {"name": "bench", "source": source, "tables": list(tables), "sink": sink}
+        )
         self._store.define(config.definition())
         self._store.put_entry(records.epoch(1))
-        self._store.put_schemas([self._schema], epoch=1)
+        self._store.put_schemas(self._schemas.values(), epoch=1)
         self._lake = Lake(session.for_pipeline(spark, config.definition()["sink"]), Owner(name="bench", id="bench"))
         self._engine = engine
         self._staged: list[StagedFile] = []
@@ -63,36 +77,46 @@ class Applied:
         self._draw = np.random.default_rng(1)
         self._incarnation: Incarnation | None = None
 
+    @property
+    def derived(self) -> Mapping[str, DerivedStatus]:
+        """The derived tables as the last publication has them."""
+        return {} if self._incarnation is None else self._incarnation.derived.status
+
     def fill(self, rows: int) -> None:
-        """Apply the table's snapshot: the keys 0 to `rows`."""
-        for first in range(0, rows, FILE_ROWS):
-            file = OpenChunk(self._store, split_id=f"s{first}", **self._named())
-            for batch in self._rows(np.arange(first, min(first + FILE_ROWS, rows)), 0):
-                file.append(batch)
-            self._staged.append(file.close())
+        """Apply the tables' snapshot: the keys 0 to `rows`."""
+        for table in self._schemas:
+            for first in range(0, rows, FILE_ROWS):
+                file = OpenChunk(self._store, split_id=f"s{first}", **self._named(table))
+                for batch in self._rows(table, np.arange(first, min(first + FILE_ROWS, rows)), 0):
+                    file.append(batch)
+                self._staged.append(file.close())
         self.apply()
 
-    def update(self, count: int, rows: int) -> None:
-        """Stage updates of `count` different keys of the first `rows`, in random order."""
+    def update(self, count: int, rows: int, table: str = TABLE_ID) -> None:
+        """Stage updates of `count` different keys of a table's first `rows`, in random order."""
         keys = self._draw.choice(rows, count, replace=False)
         for first in range(0, count, FILE_ROWS):
-            file = OpenChanges(self._store, **self._named())
-            for batch in self._rows(keys[first : first + FILE_ROWS], self._seq + 1):
-                file.append(_with_meta(batch, self._seq), 0)
+            file = OpenChanges(self._store, **self._named(table))
+            for batch in self._rows(table, keys[first : first + FILE_ROWS], self._seq + 1):
+                file.append(_with_meta(table, batch, self._seq), 0)
                 self._seq += batch.num_rows
             self._staged.append(file.close())
 
     def apply(self) -> None:
         """Complete a checkpoint of what is staged, and apply and publish it."""
         slot = self._store.last_slot() + 1
-        entry = TableEntry(generation=1, phase=Phase.LIVE, schema=self._schema.hash, show=True)
-        self._store.put_entry(records.checkpoint(slot, 1, staged=tuple(self._staged), tables={TABLE_ID: entry}))
+        tables = {
+            table: TableEntry(generation=1, phase=Phase.LIVE, schema=schema.hash, show=True)
+            for table, schema in self._schemas.items()
+        }
+        self._store.put_entry(records.checkpoint(slot, 1, staged=tuple(self._staged), tables=tables))
         self._staged = []
         self._incarnation = self._incarnation or Incarnation(
             self._store,
             IcebergSink(
                 self._store, self._lake, Shaping(self._store, self._lake.jvm.session), engine=self._engine
             ),
+            derived=self._derived,
         )
         if not self._incarnation.step() or self._incarnation.progress.quarantined:
             raise RuntimeError(f"checkpoint {slot} was not applied: {self._incarnation.progress.quarantined}")
@@ -102,11 +126,11 @@ class Applied:
         if self._incarnation is not None:
             self._incarnation.close()
 
-    def _named(self) -> dict[str, Any]:
-        known = {"epoch": 1, "incarnation": "bench", "table_id": TABLE_ID, "generation": 1}
-        return known | {"schema": self._schema.hash}
+    def _named(self, table: str) -> dict[str, Any]:
+        known = {"epoch": 1, "incarnation": "bench", "table_id": table, "generation": 1}
+        return known | {"schema": self._schemas[table].hash}
 
-    def _rows(self, keys: Any, salt: int, size: int = 20_000) -> Iterator[pa.RecordBatch]:
+    def _rows(self, table: str, keys: Any, salt: int, size: int = 20_000) -> Iterator[pa.RecordBatch]:
         """Rows with these keys; other columns depend on the key and the salt."""
         for first in range(0, len(keys), size):
             some = keys[first : first + size]
@@ -118,16 +142,16 @@ class Applied:
                 number.cast(pa.int32()),
                 number.cast(pa.timestamp("us")),
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema.arrow)
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schemas[table].arrow)
 
 
-def _schema(key: str) -> TableSchema:
+def _schema(table: str, key: str) -> TableSchema:
     kinds = {"id": key, "note": "varchar(40)", "price": "decimal(10,2)", "n": "int", "at": "datetime(6)"}
     columns = tuple(
         Column(name=name, field_id=at, mysql_type=kind, nullable=at > 1)
         for at, (name, kind) in enumerate(kinds.items(), 1)
     )
-    return TableSchema(table_id=TABLE_ID, columns=columns, key=("id",), last_field_id=len(columns))
+    return TableSchema(table_id=table, columns=columns, key=("id",), last_field_id=len(columns))
 
 
 def _uuids(numbers: Any) -> pa.Array:
@@ -144,12 +168,12 @@ def _uuids(numbers: Any) -> pa.Array:
     return pa.array(text.reshape(-1).view("S36"), pa.binary()).cast(pa.string())
 
 
-def _with_meta(batch: pa.RecordBatch, seq: int) -> pa.RecordBatch:
+def _with_meta(table: str, batch: pa.RecordBatch, seq: int) -> pa.RecordBatch:
     rows = batch.num_rows
     known = {
         OP: pa.repeat("+U", rows),
         SEQ: pa.array(np.arange(seq, seq + rows), pa.int64()),
-        TABLE: pa.repeat(TABLE_ID, rows),
+        TABLE: pa.repeat(table, rows),
     }
     meta = [known.get(field.name, pa.nulls(rows, field.type)) for field in META_FIELDS]
     return pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=pa.schema([*batch.schema, *META_FIELDS]))

@@ -109,9 +109,12 @@ class LogLine(Answer):
 
 class DerivedTable(Answer):
     """A derived table: the rows of its content, when it was computed, for which publication, in how many seconds and by
-    which plan of Spark; why it does not go on."""
+    which plan of Spark; how many rows were computed, and why all of them were where `refresh: keys` was asked for; why
+    it does not go on."""
 
     rows: int | None = None
+    computed: int | None = None
+    in_full: str = ""
     at: float | None = None
     checkpoint: int | None = None
     seconds: float | None = None

@@ -83,10 +83,13 @@ class ConditionView(BaseModel):
 
 class DerivedView(BaseModel):
     """A derived table: `rows` of its content, computed at `at` (seconds since 1970). `checkpoint`: the publication for
-    which the Spark writer, since it started, computed it last, in so many `seconds`, by Spark's `plan`. `cause`: why it
-    does not go on, and what to do."""
+    which the Spark writer, since it started, computed it last, in so many `seconds`, by Spark's `plan`: so many rows of
+    it (`computed`), or with `refresh: keys` all of them, because of `in_full`. `cause`: why it does not go on, and what
+    to do."""
 
     rows: int | None
+    computed: int | None
+    in_full: str
     at: float | None
     checkpoint: int | None
     seconds: float | None

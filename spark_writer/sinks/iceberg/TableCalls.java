@@ -7,12 +7,15 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.LinkedHashSet;
+import java.util.LinkedList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.ContentFileParser;
 import org.apache.iceberg.DataFile;
+import org.apache.iceberg.DeleteFile;
+import org.apache.iceberg.FileContent;
 import org.apache.iceberg.HasTableOperations;
 import org.apache.iceberg.ManifestFile;
 import org.apache.iceberg.PartitionSpec;
@@ -266,6 +269,56 @@ public class TableCalls {
             }
         }
         return JSON.writeValueAsString(facts);
+    }
+
+    // Differences
+
+    /**
+     * What the commits after snapshot `before`, up to `now`, did to rows, the oldest first, without those that only
+     * rewrote files: the data files that each added, with their rows, those that it removed, and the deletions of rows of
+     * a data file that it added and removed. null if `now` is not known to come from `before`.
+     */
+    public String steps(long before, long now) throws IOException {
+        LinkedList steps = new LinkedList();
+        for (Long at = Long.valueOf(now); at.longValue() != before; ) {
+            Snapshot snapshot = known.snapshot(at.longValue());
+            if (snapshot == null || snapshot.parentId() == null) {
+                return null;
+            }
+            if (!"replace".equals(snapshot.operation())) {
+                steps.addFirst(step(snapshot));
+            }
+            at = snapshot.parentId();
+        }
+        return JSON.writeValueAsString(steps);
+    }
+
+    private ObjectNode step(Snapshot snapshot) {
+        SnapshotChanges changes = SnapshotChanges.builderFor(table).snapshot(snapshot).build();
+        ObjectNode step = JSON.createObjectNode();
+        ObjectNode added = step.putObject("added");
+        for (Iterator each = changes.addedDataFiles().iterator(); each.hasNext(); ) {
+            DataFile file = (DataFile) each.next();
+            added.put(file.location(), file.recordCount());
+        }
+        step.put("removes", changes.removedDataFiles().iterator().hasNext());
+        deletions(changes.addedDeleteFiles(), step.putArray("deletes"));
+        deletions(changes.removedDeleteFiles(), step.putArray("deleted"));
+        return step;
+    }
+
+    private static void deletions(Iterable files, ArrayNode found) {
+        for (Iterator each = files.iterator(); each.hasNext(); ) {
+            DeleteFile file = (DeleteFile) each.next();
+            ObjectNode described = found.addObject();
+            boolean positions = file.content() == FileContent.POSITION_DELETES;
+            described.put("data_file", positions ? file.referencedDataFile() : null);
+            described.put("rows", file.recordCount());
+            described.put("path", file.location());
+            described.put("offset", file.contentOffset() == null ? 0L : file.contentOffset().longValue());
+            described.put("length", file.contentSizeInBytes() == null ? 0L : file.contentSizeInBytes().longValue());
+            described.put("size", file.fileSizeInBytes());
+        }
     }
 
     private static boolean looksAs(TableMetadata one, TableMetadata other) {

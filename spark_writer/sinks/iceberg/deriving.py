@@ -4,6 +4,9 @@ Spark parses and analyses the query, and runs it as a job; the executors write i
 those of changes (on_spark.py). Each table that the query names is replaced, in the parsed query, by the table at one
 snapshot: so the result is of the contents that the caller chose, whatever `main` shows meanwhile.
 
+With `refresh: keys` only what the changes touch is computed (keyed.py), and committed as changes of rows are; where
+that can't be done, all of it is.
+
 A derived table has no key. Its generation is its set of columns, by a number that follows from their names and types:
 another query, or another schema of a table that it reads, gives it others by the same rules as a table of the source.
 """
@@ -38,19 +41,24 @@ from cutline.spark_writer.sinks.iceberg import objects
 from cutline.spark_writer.sinks.iceberg.changes import replace_all
 from cutline.spark_writer.sinks.iceberg.columns import Layout, quoted
 from cutline.spark_writer.sinks.iceberg.data_files import data_file
+from cutline.spark_writer.sinks.iceberg.files import Change
 from cutline.spark_writer.sinks.iceberg.foreign import OURS
 from cutline.spark_writer.sinks.iceberg.jvm import Jvm, items
+from cutline.spark_writer.sinks.iceberg.keyed import Keyed, Target
 from cutline.spark_writer.sinks.iceberg.naming import CATALOG
 from cutline.spark_writer.sinks.iceberg.on_spark import WRITTEN, kernels, new_data_file, written
+from cutline.spark_writer.sinks.iceberg.row_changes import InFull
 from cutline.spark_writer.sinks.iceberg.start import Start
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
 from cutline.spark_writer.sinks.iceberg.works import content_of, living_rows, snapshot_of, work_of
 
 _SOURCE = Path(__file__).with_name("Queries.java")
 PLAN_CHARACTERS = 4000
+"""So much of Spark's plan is kept for people."""
 LOOK_SECONDS = 1.0
 """A query that is computed is given up so long after its start is to end, at most."""
-"""So much of Spark's plan is kept for people."""
+MADE_BY = "cutline.query"
+"""The property in a snapshot's summary that names the query, and the settings, by which it was computed."""
 _REMEDY = "correct sql in derived"
 
 
@@ -73,8 +81,9 @@ def reads_of(jvm: Jvm, name: str, sql: str) -> list[str]:
     return list(found)
 
 
-def rows_of(jvm: Jvm, name: str, sql: str, reads: Mapping[str, tuple[str, Content]]) -> DataFrame:
-    """The query over tables at these contents, each by the name in the query; nothing is computed yet.
+def rows_of(jvm: Jvm, name: str, sql: str, reads: Mapping[str, tuple[str, Content]]) -> tuple[DataFrame, Any]:
+    """The query over tables at these contents, each by the name in the query, and the tables' rows as a Java map by
+    these names; nothing is computed yet.
 
     DerivedFault, with Spark's own sentence, if the query is refused, or if its rows depend on more than the tables.
     """
@@ -95,8 +104,9 @@ def empty(jvm: Jvm, columns: pa.Schema) -> Any:
     return session._jsparkSession.createDataFrame(jvm.root.java.util.ArrayList(), schema)
 
 
-def analysed(jvm: Jvm, name: str, sql: str, tables: Mapping[str, Any]) -> DataFrame:
-    """The query over these tables (Java's Datasets), each by the name in the query. Raises as `rows_of`."""
+def analysed(jvm: Jvm, name: str, sql: str, tables: Mapping[str, Any]) -> tuple[DataFrame, Any]:
+    """The query over these tables (Java's Datasets), each by the name in the query, and they as a Java map. Raises as
+    `rows_of`."""
     session: Any = jvm.session
     query, placed = _parsed(jvm, name, sql), jvm.root.java.util.HashMap()
     for named, table in tables.items():
@@ -110,7 +120,7 @@ def analysed(jvm: Jvm, name: str, sql: str, tables: Mapping[str, Any]) -> DataFr
         raise DerivedFault(
             f"the query of {name} uses {', '.join(unsteady)}, whose value does not depend on the tables alone", _REMEDY
         )
-    return DataFrame(found, session)
+    return DataFrame(found, session), placed
 
 
 def schema_of(name: str, rows: DataFrame) -> TableSchema:
@@ -142,13 +152,16 @@ def derive(
     sql: str,
     reads: Mapping[str, tuple[str, Content]],
     done: Work | None,
+    since: Mapping[str, Content] | None,
     checkpoint: int,
     over: Callable[[], bool],
 ) -> Made:
-    """Compute a derived table anew, as a commit on the start's branch; see `Sink.derive`."""
+    """Compute a derived table, as a commit on the start's branch; see `Sink.derive`."""
     jvm, tables = start.lake.jvm, start.tables
-    rows = rows_of(jvm, name, sql, reads)
+    rows, placed = rows_of(jvm, name, sql, reads)
     schema = schema_of(name, rows)
+    with _refused(name):
+        keyed = None if since is None else Keyed(jvm, name, rows, placed, reads)
     generation, table = generation_of(schema), tables.get(name, create=True)
     table.check_writable()
     head = snapshot_of(done.content) if done is not None else None
@@ -160,23 +173,52 @@ def derive(
     if table.head(start.branch) not in (None, head):
         tables.rewind(name, done)
         table = tables.get(name)
+    made_by, known = _made_by(jvm, sql), None
+    if done is not None and head is not None:
+        known = table.metadata().snapshot(head).summary().get(MADE_BY), done.generation, done.schema
     table.begin_generation(schema, generation)
     layout = table.layout(schema, generation)
     start.layouts[name] = layout
-    with _ending(jvm, f"{start.lake.pipeline}: derived table {name} at {checkpoint}", over):
-        added = _written(jvm, table, layout, rows)
     tables.begun.add(name)
-    head = table.commit(
-        branch=start.branch,
-        base=head,
-        layout=layout,
-        summary={"cutline.checkpoint": str(checkpoint), OURS: str(start.lake.w)},
-        change=replace_all(table, added),
-        keep=None if done is None else str(done.place),
-    )
+
+    def commit(base: int | None, change: Change) -> int:
+        return table.commit(
+            branch=start.branch,
+            base=base,
+            layout=layout,
+            summary={"cutline.checkpoint": str(checkpoint), OURS: str(start.lake.w), MADE_BY: made_by},
+            change=change,
+            keep=None if done is None else str(done.place),
+        )
+
+    with _ending(jvm, f"{start.lake.pipeline}: derived table {name} at {checkpoint}", over):
+        try:
+            if keyed is None or head is None or not since:
+                raise InFull("it had no content of this query" if keyed is not None else "")
+            if known != (made_by, generation, schema.hash):
+                raise InFull("the query, its columns or settings of Spark have changed")
+            read = {table_id: tables.get(table_id) for table_id, _ in reads.values()}
+            head, computed = keyed.advanced(read, since, Target(table=table, layout=layout, head=head), commit)
+            in_full = ""
+        except InFull as why:
+            head = commit(head, replace_all(table, _written(jvm, table, layout, rows)))
+            computed, in_full = None, str(why)
     living = living_rows(table.metadata().snapshot(head).summary())
     work = work_of(head, start.branch, generation=generation, schema=schema.hash, rows=living)
-    return Made(work=work, rows=living or 0, plan=_plan(rows))
+    if done is not None and work.content == done.content:
+        work = done  # no row has changed
+    return Made(work=work, rows=living or 0, computed=computed, in_full=in_full, plan=_plan(rows))
+
+
+def _made_by(jvm: Jvm, sql: str) -> str:
+    """16 hex digits that follow from a query and all settings of Spark on which its result may depend."""
+    session: Any = jvm.session
+    settings = {
+        key: value
+        for key, value in session.conf.getAll.items()
+        if key.startswith("spark.sql.") and not key.startswith(("spark.sql.catalog.", "spark.sql.warehouse."))
+    }
+    return hashlib.sha256(json.dumps([sql, session.version, settings], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def same_rows(table: LakeTable, before: Content, now: Content) -> bool:

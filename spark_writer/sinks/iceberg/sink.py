@@ -328,11 +328,12 @@ class IcebergSink:
         reads: Mapping[str, tuple[str, Content]],
         done: Work | None,
         *,
+        since: Mapping[str, Content] | None,
         checkpoint: int,
         over: Callable[[], bool],
     ) -> Made:
         """See `Sink`."""
-        made = deriving.derive(self._start, name, sql, reads, done, checkpoint, over)
+        made = deriving.derive(self._start, name, sql, reads, done, since, checkpoint, over)
         self.upkeep.note_derived(name)
         return made
 

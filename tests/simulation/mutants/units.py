@@ -538,4 +538,11 @@ UNITS = (
         "            True\n",
         "test_derived.py::test_tables_are_computed_in_order_of_dependence_and_only_if_what_they_read_has_changed",
     ),
+    unit(
+        "a derived table by keys goes on from the content of another query",
+        "spark_writer/derived.py",
+        "            if known is not None and known.query == table.query:\n",
+        "            if known is not None:\n",
+        "test_derived.py::test_with_keys_a_table_is_computed_of_what_changed_since_its_content_and_else_of_nothing_known",
+    ),
 )

@@ -20,6 +20,7 @@ class Computing:
 
     def __init__(self) -> None:
         self.computed: list[tuple[str, dict[str, str]]] = []
+        self.since: dict[str, dict[str, str] | None] = {}
         self.fails: set[str] = set()
         self.same: set[tuple[str, str]] = set()
         self.now = 0.0
@@ -39,12 +40,14 @@ class Computing:
         reads: Mapping[str, tuple[str, Content]],
         done: Work | None,
         *,
+        since: Mapping[str, Content] | None,
         checkpoint: int,
         over: Callable[[], bool],
     ) -> Made:
         self.now += 1
         if name in self.fails:
             raise DerivedFault(f"the query of {name} failed")
+        self.since[name] = None if since is None else {table: str(content) for table, content in since.items()}
         self.computed.append((name, {table: str(content) for table, content in reads.values()}))
         content = Content(f"{name}@{checkpoint}")
         return Made(
@@ -244,3 +247,24 @@ def test_one_that_could_not_be_shown_is_quarantined_until_a_person_has_it_tried(
     assert pipeline.cause("one") == "others committed"
     pipeline.derived.retry("shop.one")
     assert pipeline.publish() == ["shop.one"]
+
+
+def test_with_keys_a_table_is_computed_of_what_changed_since_its_content_and_else_of_nothing_known() -> None:
+    def listed(sql: str) -> DerivedTable:
+        return DerivedTable(name="shop.one", sql=sql, refresh="keys")
+
+    pipeline = Pipeline(one="shop.a")
+    pipeline.publish()
+    assert pipeline.sink.since["shop.one"] is None
+    pipeline.begin(listed("shop.a"))
+    assert pipeline.publish(a="a2") == ["shop.one"]
+    assert pipeline.sink.since["shop.one"] == {"shop.a": "a1"}
+    pipeline.sink.fails = {"shop.one"}
+    pipeline.publish(a="a3")
+    pipeline.sink.fails = set()
+    pipeline.sink.now += 10
+    assert pipeline.publish(a="a4") == ["shop.one"]
+    assert pipeline.sink.since["shop.one"] == {"shop.a": "a2"}
+    pipeline.begin(listed("shop.a shop.b"))
+    assert pipeline.publish() == ["shop.one"]
+    assert pipeline.sink.since["shop.one"] == {}

@@ -12,12 +12,13 @@ SMALL = 'name: shop\nsource: {host: h, user: u}\ntables: ["shop.*", "crm.people"
 
 
 def test_derived_tables_are_kept_as_they_were_written_and_absent_without_any() -> None:
-    listed = '[{name: shop.revenue, sql: "SELECT 1 AS a"}, {name: d.b-c, sql: "SELECT 2 AS b", every_minutes: 1.5}]'
+    second = '{name: d.b-c, sql: "SELECT 2 AS b", every_minutes: 1.5, refresh: keys}'
+    listed = f'[{{name: shop.revenue, sql: "SELECT 1 AS a"}}, {second}]'
     read = parse(f"{SMALL}derived: {listed}\n")
     assert PipelineConfig.from_definition(read.definition()) == read
     assert derived_of(read.definition()) == (
         DerivedTable(name="shop.revenue", sql="SELECT 1 AS a"),
-        DerivedTable(name="d.b-c", sql="SELECT 2 AS b", every_minutes=1.5),
+        DerivedTable(name="d.b-c", sql="SELECT 2 AS b", every_minutes=1.5, refresh="keys"),
     )
     assert "derived" not in parse(SMALL).definition()
     assert derived_of(parse(SMALL).definition()) == ()
@@ -32,7 +33,7 @@ def test_derived_tables_are_kept_as_they_were_written_and_absent_without_any() -
         ("[{name: d.a}]", "derived.0.sql|sql is missing|sql"),
         ("[{name: d.a, sql: \"SELECT '${env:HOME}' AS h\"}]", "would name a setting of Spark's process"),
         ("[{name: d.a, sql: \"SELECT DATE'today' AS day\"}]", "reads a word as the present time"),
-        ("[{name: d.a, sql: SELECT 1, refresh: keys}]", "refresh"),
+        ("[{name: d.a, sql: SELECT 1, refresh: often}]", "refresh"),
         ("[{name: d.a, sql: SELECT 1, every_minutes: 0}]", "every_minutes"),
         ("[{name: d.a, sql: SELECT 1}, {name: d.A, sql: SELECT 1}]", "has two derived tables d.A"),
         ("[{name: crm.People, sql: SELECT 1}]", "has a derived table crm.People, which is a table of the source"),

@@ -61,6 +61,7 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
 async def test_a_pipeline_is_told_with_its_derived_tables(api: httpx.AsyncClient, registry: FakeRegistry) -> None:
     cause = because("the query of d.bad is refused by Spark: no", "correct sql in derived")
     good = {"checkpoint": 2, "rows": 7, "seconds": 0.5, "at": 100.0, "plan": "Aggregate"}
+    good |= {"computed": 3, "in_full": ""}
     registry.parts["spark_writer"]["derived"] = {"d.good": good, "d.bad": {"cause": cause}}
     found = (await api.get("/v1/pipelines/shop")).json()
     assert found["derived"]["d.good"] == {**good, "cause": None}
