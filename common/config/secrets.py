@@ -65,9 +65,9 @@ class Secrets:
     def module(self, name: str) -> bool:
         """Whether a request may name this Python module: a `*` of a pattern is none of its dots, since each package on
         the way is imported too."""
-        parts = name.split(".")
-        patterns = [pattern.split(".") for pattern in self.modules]
-        return any(len(parts) == len(each) and all(map(fnmatchcase, parts, each)) for each in patterns)
+        return any(
+            fnmatchcase(name, pattern) and name.count(".") == pattern.count(".") for pattern in self.modules
+        )
 
     def file(self, path: str) -> bool:
         """Whether a request may name this file: a small regular one that is there, and inside of a folder also after

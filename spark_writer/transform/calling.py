@@ -73,7 +73,7 @@ def end_with(parent: int) -> None:
 
 def main(call: str) -> None:
     """Serve until the Spark writer closes the standard input."""
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), name="end", daemon=True).start()
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a function prints is no answer
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

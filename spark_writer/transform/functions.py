@@ -179,21 +179,23 @@ class Functions:
 def _fitting(made: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """A function's values as its own type. Integers, texts and binary values may come in a wider or narrower type that
     holds them; CallFault for all else, and for values that no reader of the lake could take."""
-    types = pa.types
-    alike = (
-        (types.is_integer,),
-        (types.is_string, types.is_large_string, types.is_string_view),
-        (types.is_binary, types.is_large_binary, types.is_binary_view),
-    )
-    same = made.type == kind or types.is_null(made.type)
-    if not same and not any(any(of(made.type) for of in some) and any(of(kind) for of in some) for some in alike):
+    same = made.type == kind or pa.types.is_null(made.type)
+    if not same and not any(fits(made.type) and fits(kind) for fits in (pa.types.is_integer, _is_text, _is_binary)):
         raise CallFault(f"it returned values of the type {made.type}, and its own is {kind}")
     try:
         made.validate(full=True)
         made = made.cast(kind)
-        if types.is_date(kind) or types.is_timestamp(kind):
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
             pc.min_max(made).as_py()  # a year that Python has: 1 to 9999
     except (pa.ArrowException, ValueError, OverflowError) as error:
         text = " ".join(str(error).split())[:LONGEST]
         raise CallFault(f"it returned a value that {kind}, its type, can't hold ({text})", of_rows=True) from error
     return made
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))

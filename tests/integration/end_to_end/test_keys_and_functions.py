@@ -35,17 +35,17 @@ def changing(table: str) -> Callable[[Any, random.Random, int], None]:
 
     def change(cursor: Any, luck: random.Random, _: int) -> None:
         number = next(numbers)
-        one, other = luck.sample(range(300), 2)
-        cursor.execute(f"SELECT id, code FROM {table} WHERE id IN ({one}, {other}) ORDER BY id FOR UPDATE")
+        first_id, second_id = luck.sample(range(300), 2)
+        cursor.execute(f"SELECT id, code FROM {table} WHERE id IN ({first_id}, {second_id}) ORDER BY id FOR UPDATE")
         found = cursor.fetchall()
         if len(found) < 2 or luck.random() < 0.2:
-            cursor.execute(f"DELETE FROM {table} WHERE id = {one}")
-            cursor.execute(f"INSERT INTO {table} VALUES ({one}, {1000 + number}, 'n{number}')")
+            cursor.execute(f"DELETE FROM {table} WHERE id = {first_id}")
+            cursor.execute(f"INSERT INTO {table} VALUES ({first_id}, {1000 + number}, 'n{number}')")
             return
-        (one, first), (other, second) = found
-        cursor.execute(f"UPDATE {table} SET code = -1 WHERE id = {one}")
-        cursor.execute(f"UPDATE {table} SET code = {first} WHERE id = {other}")
-        cursor.execute(f"UPDATE {table} SET code = {second}, note = 'n{number}' WHERE id = {one}")
+        (first_id, first), (second_id, second) = found
+        cursor.execute(f"UPDATE {table} SET code = -1 WHERE id = {first_id}")
+        cursor.execute(f"UPDATE {table} SET code = {first} WHERE id = {second_id}")
+        cursor.execute(f"UPDATE {table} SET code = {second}, note = 'n{number}' WHERE id = {first_id}")
 
     return change
 

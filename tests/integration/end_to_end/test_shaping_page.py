@@ -60,23 +60,20 @@ def test_the_examples_of_the_page_give_what_it_says(
     people, visits, later, visited, contacts, seats, others, payments, members, prices, *kept = tables_of_the_page()
     schema = fresh_database(mariadb)
 
-    def carry_out(statements: str) -> None:
-        plain = re.sub(r" *--.*", "", statements)
+    def carry_out(*texts: str) -> None:
+        plain = re.sub(r" *--.*", "", "".join(texts))
         mariadb.execute(*(each for each in plain.split(";") if each.strip()), database=schema)
 
     (tmp_path / "shop_functions.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    for statements in (made, called, seated, moded):
-        carry_out(statements)
+    carry_out(made, called, seated, moded)
     names = [f"{schema}.{name}" for name in ("people", "visits", "payments", "members", "prices", "contacts", "seats")]
     key = _KEY.findall(python)[0]
     monkeypatch.setenv(masking["masking"]["key_env"], key)
     with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
         options = [each for block in (rules, functions, keys, modes) for each in block["table_options"]]
         more = yaml.safe_dump({"functions": functions["functions"]})
-        pipeline = mesh.pipeline(
-            "shop", mariadb, names, more, table_options=options, snapshot=modes["snapshot"]
-        )
+        pipeline = mesh.pipeline("shop", mariadb, names, more, table_options=options, snapshot=modes["snapshot"])
         sink = (pipeline.store.definition() or {})["sink"]
         warehouse = sink["warehouse"]
         pipeline.until(lambda: pipeline.shows(*names), "all to be live")
@@ -84,8 +81,7 @@ def test_the_examples_of_the_page_give_what_it_says(
         for at, table in ((0, people), (1, visits), (5, contacts), (6, seats)):
             assert shown(warehouse, names[at], table[0], table[0][:2]) == table
         assert lake_table(warehouse, names[0]).schema().column_names == people[0]
-        for statements in (changed, changed_too, swapped):
-            carry_out(statements)
+        carry_out(changed, changed_too, swapped)
         pipeline.catches_up(*names)
         savepoint(pipeline, "later")
         assert shown(warehouse, names[0], later[0], ["id"]) == later
