@@ -3,14 +3,17 @@
 A table that is read again has in its next generation the rows of a new snapshot, and the changes since. What the mode
 keeps besides is only in the earlier generation, whose content ends at a place in the binlog, `Earlier.position`:
 
-- `append`: all earlier rows. The new snapshot's rows get that place, and so stand behind them in each order.
+- `append`: all earlier rows. The new snapshot's rows get that place, and the number of the last earlier change: they
+  stand behind it by the place, and before all that comes, whose numbers are greater.
 - `soft-delete`: rows with a mark, and those that are not there any more, with a mark from now on; not if the new
   generation has a row of that key. It proves that a key is absent, since all of its chunks are in.
 - `history`: all versions that ended. A current version goes on in the snapshot's row if both agree in the columns that
   both have; else it ended at that place, where the snapshot's row begins.
 
 What happened between that place and the new snapshot is not known. To begin and end versions there keeps each cut
-right: at all cuts up to it the earlier generation was shown, and at later ones the new one.
+right: at all cuts up to it the earlier generation was shown, and at later ones the new one. Between the number of the
+last change before and that of the first one after there may be none, and a version's key has the number by which it
+ended. So what a reading begins and ends has a number of its own, `AGAIN` and more, which no change has.
 
 Columns belong together by their names in the lake. One that is new is null in earlier rows, one that is gone is left
 out.
@@ -32,6 +35,10 @@ from cutline.common.schema import TableSchema
 from cutline.common.shape import Shape
 from cutline.spark_writer.sinks.contract import Carried, Earlier, Pairs
 from cutline.spark_writer.transform.history import OPEN, VERSIONED
+
+
+AGAIN = -(2**32)
+"""Where the numbers of readings begin, in `history`: each has the earlier generation's number behind it."""
 
 
 def carried(
@@ -104,16 +111,17 @@ class _Both:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """`append`. `seq`: the number of the place where the earlier rows end, behind those of all their changes."""
+    """`append`. `seq`: the greatest number of all earlier changes; -1 if there was none."""
 
     both: _Both
     earlier: Earlier
     looks_at: tuple[str, ...] = ("_seq",)
-    seq: int = 0
+    seq: int = -1
 
     def look(self, rows: pa.Table) -> None:
         """See `Carried`."""
-        self.seq = max(self.seq, _after(rows["_seq"]))
+        most = pc.max(rows["_seq"]).as_py()
+        self.seq = self.seq if most is None else max(self.seq, most)
 
     def of_snapshot(self, rows: pa.Table) -> pa.ChunkedArray | None:
         """See `Carried`."""
@@ -161,17 +169,19 @@ class _Marks:
 
 @dataclass(slots=True, kw_only=True)
 class _Versions:
-    """`history`. `seq` as `_Log` has it."""
+    """`history`."""
 
     both: _Both
     earlier: Earlier
-    looks_at: tuple[str, ...] = ("_from_seq", "_to_seq")
-    seq: int = 0
+    looks_at: tuple[str, ...] = ()
+
+    @property
+    def seq(self) -> int:
+        """The number of this reading."""
+        return AGAIN + self.earlier.generation
 
     def look(self, rows: pa.Table) -> None:
         """See `Carried`."""
-        ends = rows["_to_seq"].filter(pc.less(rows["_to_seq"], OPEN))
-        self.seq = max(self.seq, _after(rows["_from_seq"]), _after(ends))
 
     def of_snapshot(self, rows: pa.Table) -> pa.ChunkedArray | None:
         """See `Carried`."""
@@ -235,12 +245,6 @@ def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.ChunkedArray:
 
 def _names(keys: Sequence[Any]) -> list[str]:
     return [f"k{at}" for at in range(len(keys))]
-
-
-def _after(numbers: pa.ChunkedArray) -> int:
-    """The number behind all of these; 0 if there are none."""
-    most = pc.max(numbers).as_py()
-    return 0 if most is None else most + 1
 
 
 def _place(earlier: Earlier) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from cutline.common.schema import TableSchema
 from cutline.common.shape import Shape
 from cutline.spark_writer.sinks.iceberg import taking_over
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from cutline.spark_writer.transform.carrying import AGAIN
 from cutline.spark_writer.transform.history import OPEN
 from tests.support.spark_bench import Row, SparkBench, newest, options, schema
 
@@ -72,11 +73,10 @@ class Model:
         elif op != "-D":
             self.rows.append({**row, "_from_seq": seq, "_to_seq": OPEN})
 
-    def take_over(self, before: list[Row], at: int, now: datetime) -> None:
-        numbers = (row.get(name) for row in before for name in ("_seq", "_from_seq", "_to_seq"))
-        seq = max((number for number in numbers if number is not None and number < OPEN), default=-1) + 1
-        file = "binlog.000001"
+    def take_over(self, before: list[Row], generation: int, at: int, now: datetime) -> None:
+        seq, file = AGAIN + generation, "binlog.000001"
         if self.mode == "append":
+            seq = max((row["_seq"] for row in before if row.get("_seq") is not None), default=-1)
             for row in self.rows:
                 if row["_op"] == "r":
                     row |= {"_seq": seq, "_binlog_file": file, "_binlog_pos": at}
@@ -215,7 +215,7 @@ def test_a_table_that_is_read_again_keeps_what_its_mode_keeps(
         for table in tables:
             model, mode = models[table.table_id], table.table_id.removeprefix("shop.")
             if number:
-                model.take_over(shown[table.table_id].all, end * 100, now)
+                model.take_over(shown[table.table_id].all, number, end * 100, now)
             columns = (*COLUMNS[number], *model.computed)
             assert lake(bench, table.table_id, mode, columns) == as_text(model.all, mode, columns), (number, mode)
             shown[table.table_id] = model
@@ -225,6 +225,41 @@ def test_a_table_that_is_read_again_keeps_what_its_mode_keeps(
         bench.apply(start)
         assert not start.progress.quarantined
 
+
+def test_the_next_change_after_a_reading_is_not_taken_for_the_reading(bench: SparkBench) -> None:
+    """The number behind all earlier ones is the next change's own. Two readings have no change between them."""
+    modes: tuple[Any, ...] = ("history", "append")
+    tables = [replace(schema(f"shop.{m}", ("id",), id="int", v="int"), shape=Shape(mode=m)) for m in modes]
+    start = bench.start()
+
+    def cut() -> None:
+        bench.journal.checkpoint()
+        bench.apply(start)
+        assert not start.progress.quarantined
+
+    def read(generation: int, v: int) -> None:
+        for table in tables:
+            bench.journal.table(table, generation=generation)
+            bench.journal.chunk(table, [{"id": 1, "v": v}])
+        cut()
+
+    def change(v: int) -> None:
+        seq = bench.journal.seq
+        for table in tables:
+            bench.journal.seq = seq  # the numbers of each table as if it were alone
+            bench.journal.change(table, ("+U", {"id": 1, "v": v}))
+        cut()
+
+    read(1, 1)
+    change(2)
+    read(2, 3)
+    read(3, 4)
+    change(5)
+    ends = {row["v"]: row["_to_seq"] for row in bench.rows("shop.history")[1]}
+    assert ends == {1: 0, 2: AGAIN + 1, 3: AGAIN + 2, 4: 1, 5: OPEN}
+    known = [row for row in bench.rows("shop.append")[1] if row["_seq"] is not None]
+    known.sort(key=lambda row: (row["_seq"], row["_op"] == "r", row["_binlog_pos"]))
+    assert [(row["v"], row["_seq"]) for row in known] == [(2, 0), (3, 0), (4, 0), (5, 1)]
 
 
 def test_a_table_begins_anew_where_what_it_had_can_not_be_taken_over(
