@@ -15,8 +15,8 @@ right: at all cuts up to it the earlier generation was shown, and at later ones 
 last change before and that of the first one after there may be none, and a version's key has the number by which it
 ended. So what a reading begins and ends has a number of its own, `AGAIN` and more, which no change has.
 
-Columns belong together by their names in the lake. One that is new is null in earlier rows, one that is gone is left
-out.
+Columns belong together by their names in the lake, in whatever case. One that is new is null in earlier rows, one that
+is gone is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from cutline.common.schema import TableSchema
 from cutline.common.shape import Shape
 from cutline.spark_writer.sinks.contract import Carried, Earlier, Pairs
 from cutline.spark_writer.transform.history import OPEN, VERSIONED
-
 
 AGAIN = -(2**32)
 """Where the numbers of readings begin, in `history`: each has the earlier generation's number behind it."""
@@ -59,13 +58,19 @@ def carried(
         return f"mode: {known.mode} has become mode: {shape.mode}"
     if (known.mask, known.mask_key) != (shape.mask, shape.mask_key):
         return "its masked columns, or their key, have changed"
-    if sorted(theirs.key) != sorted(target.key):
+    own = {name.lower(): name for name in arrow.names}
+    taken = set(before.names).intersection(own.values())
+    left = [(old, own.get(old.lower())) for old in before.names if old not in taken]
+    names = {old: new for old, new in left if new is not None and new not in taken}
+    key = tuple(names.get(name, name) for name in theirs.key)
+    if sorted(key) != sorted(target.key):
         return f"its key was {', '.join(theirs.key) or 'none'} and is {', '.join(target.key) or 'none'}"
+    before = pa.schema([field.with_name(names.get(field.name, field.name)) for field in before])
     for new in arrow:
         old = before.field(new.name) if new.name in before.names else None
         if old is not None and not _widens(old.type, new.type):
             return f"its column {new.name} was {old.type} and is {new.type}"
-    both = _Both(arrow=arrow, before=before, key=target.key, of_change=of_change)
+    both = _Both(arrow=arrow, before=before, names=names, key=target.key, earlier_key=key, of_change=of_change)
     made: dict[str, type[_Log | _Marks | _Versions]] = {"append": _Log, "soft-delete": _Marks, "history": _Versions}
     return made[shape.mode](both=both, earlier=earlier)
 
@@ -82,15 +87,23 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Both:
     """The columns of a generation and of the one before it, the names of the key's, and of those that follow from the
-    change by which a row came."""
+    change by which a row came. Earlier columns have the generation's names here: `names` has them where they were
+    written otherwise. `earlier_key` is the key in the earlier order."""
 
     arrow: pa.Schema
     before: pa.Schema
+    names: dict[str, str]
     key: tuple[str, ...]
+    earlier_key: tuple[str, ...]
     of_change: frozenset[str]
+
+    def renamed(self, rows: pa.Table) -> pa.Table:
+        """Earlier rows with the generation's names."""
+        return rows.rename_columns([self.names.get(name, name) for name in rows.column_names])
 
     def mapped(self, rows: pa.Table) -> pa.Table:
         """Earlier rows in the columns of the generation."""
+        rows = self.renamed(rows)
         columns = [
             rows[field.name].cast(field.type)
             if field.name in self.before.names
@@ -192,19 +205,19 @@ class _Versions:
         file, offset = _place(self.earlier)
         place = {"_valid_from": self.earlier.until, "_from_seq": self.seq, "_from_file": file, "_from_pos": offset}
         keys, numbers = self._keys(rows)
-        found, at = [self.both.before.empty_table()], np.full(rows.num_rows, -1)
-        for earlier, found_keys, go_on in pairs(keys):
-            places = numbers[found_keys]
+        needed = [*place, *sorted(self.both.of_change.intersection(self.both.before.names))]
+        found, at = [self.both.before.empty_table().select(needed)], np.full(rows.num_rows, -1)
+        for each, found_keys, go_on in pairs(keys):
+            earlier, places = self.both.renamed(each), numbers[found_keys]
             same = self._same(earlier, rows.take(pa.array(places)))
             at[places[same]] = sum(map(len, found)) + np.flatnonzero(same)
-            found.append(earlier)
+            found.append(earlier.select(needed))
             go_on(same)
         before = pa.concat_tables(found).take(pa.array(at, mask=at < 0))
         goes_on = pa.array(at >= 0)
         begins = {name: pc.if_else(goes_on, before[name], _scalar(new, before[name])) for name, new in place.items()}
         came = {
-            name: pc.if_else(goes_on, before[name].cast(rows[name].type), rows[name])
-            for name in self.both.of_change.intersection(before.column_names)
+            name: pc.if_else(goes_on, before[name].cast(rows[name].type), rows[name]) for name in needed[len(place) :]
         }
         return self.both.changed(rows, **begins, **came)
 
@@ -212,7 +225,7 @@ class _Versions:
         """The keys of the earlier current versions of rows, but of those whose key was too large for the earlier type;
         and for each the number of its row."""
         keys, held = [], np.ones(rows.num_rows, bool)
-        for name in self.both.key:
+        for name in self.both.earlier_key:
             values, kind = rows[name], self.both.before.field(name).type
             if name == "_to_seq":
                 values = pa.chunked_array([pa.repeat(pa.scalar(OPEN), rows.num_rows)])

@@ -139,3 +139,29 @@ def test_vectors_and_nulls_are_compared_too() -> None:
         rows([1.0, 2.0], None, [1.0, 3.0], [0.0, 0.0]), lambda keys: iter([(before, np.arange(4), goes_on.extend)])
     )
     assert goes_on == [True, True, False, False]
+
+
+def two(table: TableSchema, **values: Any) -> pa.Table:
+    """One current version, for a table of any columns."""
+    arrow = columns(moded(plain_rule(table), table).target)
+    return pa.Table.from_pylist([{"_to_seq": OPEN, "_current": True, **values}], schema=arrow)
+
+
+def test_a_key_in_another_order_and_a_name_in_another_case_are_as_they_were() -> None:
+    """Keys are asked for in the earlier order; of an earlier row only what its successor needs stays in memory."""
+    kinds = {"id": "int", "p": "varchar(9)", "v": "int"}
+    before = in_mode("history", schema("shop.t", ("id", "p"), **kinds))
+    now = in_mode("history", schema("shop.t", ("P", "id"), id="int", P="varchar(9)", V="int"))
+    found = made(now, before)
+    assert not isinstance(found, str)
+    earlier, goes_on = two(before, id=1, p="x", v=7, _from_seq=5), list[bool]()
+
+    def pairs(keys: pa.Table) -> Iterator[tuple[pa.Table, Any, Callable[[Any], None]]]:
+        assert keys.to_pylist() == [{"k0": 1, "k1": "x", "k2": OPEN}]
+        yield earlier, np.array([0]), goes_on.extend
+
+    (begun,) = found.begun(two(now, id=1, P="x", V=7), pairs).to_pylist()
+    assert goes_on == [True]
+    assert (begun["_from_seq"], begun["P"], begun["V"]) == (5, "x", 7)
+    (kept,) = found.kept(earlier, lambda keys: np.zeros(0, int)).to_pylist()
+    assert (kept["P"], kept["V"]) == ("x", 7)
