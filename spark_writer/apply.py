@@ -51,7 +51,7 @@ from cutline.common.journal.progress import Progress
 from cutline.common.journal.publishing import may_show, origin_of, publication
 from cutline.common.journal.view import JournalView
 from cutline.common.store.chain import Chain, follow
-from cutline.common.store.records import Publication, Quarantine, Work
+from cutline.common.store.records import Content, Main, Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.derived import Derivations
 from cutline.spark_writer.java_errors import first_line
@@ -101,6 +101,8 @@ class Incarnation:
         self.progress = Progress.since(w, published)
         self.foreign: dict[str, Foreign] = {}
         """The commits of others about which a person must choose before the table goes on, by table."""
+        self._theirs: dict[str, Content] = {}
+        """What others have made of tables that go on from it, until they are shown."""
         self._pool = pool(SIDE_BY_SIDE, thread_name_prefix="cutline-table", initializer=noted)
         side_by_side = SideBySide(self._pool, sink.enter)
         self.upkeep: Upkeep = sink.begin(self.progress, self._journal, side_by_side)
@@ -246,12 +248,14 @@ class Incarnation:
             self._quarantine(plan[0].table_id, plan[0].generation, error)
         return [plan for plan, _ in good]
 
-    def _quarantine(self, table_id: str, generation: int, error: Exception) -> None:
-        """Quarantine a table at the checkpoint that its work holds, or if others committed to it, that `main` shows."""
+    def _quarantine(self, table_id: str, generation: int, error: Exception, applied: int | None = None) -> None:
+        """Quarantine a table at the checkpoint that its work holds (None: the newest one applied, or that of its
+        quarantine until now), or if others committed to it, that `main` shows."""
         progress = self.progress
         held = progress.quarantined.get(table_id)
         again = held is not None and held.generation == generation
-        applied = held.applied if held is not None and again else progress.applied
+        if applied is None:
+            applied = held.applied if held is not None and again else progress.applied
         self.foreign.pop(table_id, None)
         if isinstance(error, ForeignCommit):
             self.foreign[table_id] = error.foreign
@@ -260,10 +264,25 @@ class Incarnation:
                 progress.work.pop(table_id, None)
                 if work is not None:
                     progress.work[table_id] = work
+                self._unpublish(table_id, error.foreign)
         name, now = self._store.name, self._clock.time()
         quarantine(progress, name, table_id, generation=generation, error=error, applied=applied, now=now)
         if again and isinstance(error, TableFault) and error.lost:
             read_again(progress, self.sink, table_id)
+
+    def _unpublish(self, table_id: str, foreign: Foreign) -> None:
+        """Take back that the newest publication shows a table, if `main` has another content: what comes next, and what
+        it takes over, follows that content."""
+        published, older = self.progress.published, self._store.publication(foreign.shown_n)
+        table = None if published is None else published.tables.get(table_id)
+        known = None if older is None else older.tables.get(table_id)
+        if published is None or table is None or older is None or known is None or known.main is None:
+            return
+        if table.shown and known.main.content == foreign.shown and older.n < published.n:
+            at, rows = older.position_of(table_id), known.main.rows
+            main = Main(content=known.main.content, position=at, rows=rows, origin=origin_of(older, table_id))
+            tables = {**published.tables, table_id: replace(table, main=main)}
+            self.progress.published = replace(published, tables=tables)
 
     def _shown_work(self, table_id: str, foreign: Foreign) -> tuple[Work | None, int | None]:
         """Return the work that the table showed before commits of others, and the last checkpoint that it holds; (None,
@@ -298,6 +317,10 @@ class Incarnation:
             self._quarantine(table_id, tables[table_id].generation, error)
         bases = {}
         for table_id, theirs in looked:
+            if theirs is not None:
+                self._theirs.pop(table_id, None)
+                if theirs.content is not None and theirs.chosen in (None, ACCEPT):
+                    self._theirs[table_id] = theirs.content
             work, n = self._shown_work(table_id, theirs) if theirs is not None else (None, None)
             if theirs is None or theirs.content is None or work is None:
                 pass
@@ -385,7 +408,7 @@ class Incarnation:
                 return work
             assert main is not None
             earlier = Earlier(
-                content=main.content,
+                content=self._theirs.get(table_id, main.content),
                 generation=origin.generation,
                 schema=self._store.schemas([origin.schema])[origin.schema],
                 position=before.position_of(table_id),
@@ -400,7 +423,15 @@ class Incarnation:
         carried, failed = self._sparing.each(list(origins), carry_over, undo=rewind)
         progress.work |= dict(carried)
         for table_id, error in failed:
-            self._quarantine(table_id, entry.tables[table_id].generation, error)
+            # Its work becomes the published one, so that a retry has steps to apply even if no change comes.
+            shown = before.tables[table_id]
+            if shown.work is None:
+                progress.work.pop(table_id, None)
+            else:
+                progress.work[table_id] = shown.work
+            rewind(table_id)
+            applied = before.n if shown.held is None or shown.held.applied is None else shown.held.applied
+            self._quarantine(table_id, entry.tables[table_id].generation, error, applied)
 
     def _left_behind(self) -> list[int]:
         """The publications that a restore has left behind."""
@@ -441,6 +472,9 @@ class Incarnation:
 
         moving = [table_id for table_id in record.tables if _moves(record, before, table_id)]
         shown, failed = self._sparing.each(moving, show)
+        for table_id, _ in shown:
+            if record.tables[table_id].shown:
+                self._theirs.pop(table_id, None)
         if record.kept:
             # A restore to this cut shows what readers see now, and continues from `work`.
             waiting = [table_id for table_id, table in record.tables.items() if not table.shown]
@@ -454,7 +488,7 @@ class Incarnation:
             raise Unavailable(f"another Spark writer moved main meanwhile (this one is {w})", "starting again")
         self.sink.record(record, before, self._left_behind)
         self._reached("recorded")
-        self._shown = record
+        self._shown = self.progress.published
         took = self._clock.monotonic() - began
         about, name = {"checkpoint": n}, self._store.name
         logger.info("%s: published %d: main of %d tables moved in %.2f s", name, n, len(shown), took, extra=about)

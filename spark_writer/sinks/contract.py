@@ -236,8 +236,8 @@ class Sink(Protocol):
     def carry_over(self, schema: TableSchema, work: Work, earlier: Earlier, *, checkpoint: int) -> Work:
         """Give a work what its table's mode keeps of an earlier generation, and return the work with it.
 
-        The work has all rows of its generation, and was never shown: so this comes once for each generation. What can't
-        be taken over is left out with a warning. Errors as `apply`.
+        The work has all rows of its generation, and was never shown: so this comes once for each generation. What does
+        not fit is left out with a warning. Errors as `apply`, and TableFault if what readers see can't be read.
         """
 
     # Derived tables

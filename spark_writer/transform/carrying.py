@@ -3,17 +3,20 @@
 A table that is read again has in its next generation the rows of a new snapshot, and the changes since. What the mode
 keeps besides is only in the earlier generation, whose content ends at a place in the binlog, `Earlier.position`:
 
-- `append`: all earlier rows. The new snapshot's rows get that place, and so stand behind them in each order.
+- `append`: all earlier rows. The new snapshot's rows get that place, and the number of the last earlier change: they
+  stand behind it by the place, and before all that comes, whose numbers are greater.
 - `soft-delete`: rows with a mark, and those that are not there any more, with a mark from now on; not if the new
   generation has a row of that key. It proves that a key is absent, since all of its chunks are in.
 - `history`: all versions that ended. A current version goes on in the snapshot's row if both agree in the columns that
   both have; else it ended at that place, where the snapshot's row begins.
 
 What happened between that place and the new snapshot is not known. To begin and end versions there keeps each cut
-right: at all cuts up to it the earlier generation was shown, and at later ones the new one.
+right: at all cuts up to it the earlier generation was shown, and at later ones the new one. Between the number of the
+last change before and that of the first one after there may be none, and a version's key has the number by which it
+ended. So what a reading begins and ends has a number of its own, `AGAIN` and more, which no change has.
 
-Columns belong together by their names in the lake. One that is new is null in earlier rows, one that is gone is left
-out.
+Columns belong together by their names in the lake, in whatever case. One that is new is null in earlier rows, one that
+is gone is left out.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ from cutline.common.schema import TableSchema
 from cutline.common.shape import Shape
 from cutline.spark_writer.sinks.contract import Carried, Earlier, Pairs
 from cutline.spark_writer.transform.history import OPEN, VERSIONED
+
+AGAIN = -(2**32)
+"""Where the numbers of readings begin, in `history`: each has the earlier generation's number behind it."""
 
 
 def carried(
@@ -52,13 +58,19 @@ def carried(
         return f"mode: {known.mode} has become mode: {shape.mode}"
     if (known.mask, known.mask_key) != (shape.mask, shape.mask_key):
         return "its masked columns, or their key, have changed"
-    if sorted(theirs.key) != sorted(target.key):
+    own = {name.lower(): name for name in arrow.names}
+    taken = set(before.names).intersection(own.values())
+    left = [(old, own.get(old.lower())) for old in before.names if old not in taken]
+    names = {old: new for old, new in left if new is not None and new not in taken}
+    key = tuple(names.get(name, name) for name in theirs.key)
+    if sorted(key) != sorted(target.key):
         return f"its key was {', '.join(theirs.key) or 'none'} and is {', '.join(target.key) or 'none'}"
+    before = pa.schema([field.with_name(names.get(field.name, field.name)) for field in before])
     for new in arrow:
         old = before.field(new.name) if new.name in before.names else None
         if old is not None and not _widens(old.type, new.type):
             return f"its column {new.name} was {old.type} and is {new.type}"
-    both = _Both(arrow=arrow, before=before, key=target.key, of_change=of_change)
+    both = _Both(arrow=arrow, before=before, names=names, key=target.key, earlier_key=key, of_change=of_change)
     made: dict[str, type[_Log | _Marks | _Versions]] = {"append": _Log, "soft-delete": _Marks, "history": _Versions}
     return made[shape.mode](both=both, earlier=earlier)
 
@@ -75,15 +87,23 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Both:
     """The columns of a generation and of the one before it, the names of the key's, and of those that follow from the
-    change by which a row came."""
+    change by which a row came. Earlier columns have the generation's names here: `names` has them where they were
+    written otherwise. `earlier_key` is the key in the earlier order."""
 
     arrow: pa.Schema
     before: pa.Schema
+    names: dict[str, str]
     key: tuple[str, ...]
+    earlier_key: tuple[str, ...]
     of_change: frozenset[str]
+
+    def renamed(self, rows: pa.Table) -> pa.Table:
+        """Earlier rows with the generation's names."""
+        return rows.rename_columns([self.names.get(name, name) for name in rows.column_names])
 
     def mapped(self, rows: pa.Table) -> pa.Table:
         """Earlier rows in the columns of the generation."""
+        rows = self.renamed(rows)
         columns = [
             rows[field.name].cast(field.type)
             if field.name in self.before.names
@@ -104,16 +124,17 @@ class _Both:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """`append`. `seq`: the number of the place where the earlier rows end, behind those of all their changes."""
+    """`append`. `seq`: the greatest number of all earlier changes; -1 if there was none."""
 
     both: _Both
     earlier: Earlier
     looks_at: tuple[str, ...] = ("_seq",)
-    seq: int = 0
+    seq: int = -1
 
     def look(self, rows: pa.Table) -> None:
         """See `Carried`."""
-        self.seq = max(self.seq, _after(rows["_seq"]))
+        most = pc.max(rows["_seq"]).as_py()
+        self.seq = self.seq if most is None else max(self.seq, most)
 
     def of_snapshot(self, rows: pa.Table) -> pa.ChunkedArray | None:
         """See `Carried`."""
@@ -161,17 +182,19 @@ class _Marks:
 
 @dataclass(slots=True, kw_only=True)
 class _Versions:
-    """`history`. `seq` as `_Log` has it."""
+    """`history`."""
 
     both: _Both
     earlier: Earlier
-    looks_at: tuple[str, ...] = ("_from_seq", "_to_seq")
-    seq: int = 0
+    looks_at: tuple[str, ...] = ()
+
+    @property
+    def seq(self) -> int:
+        """The number of this reading."""
+        return AGAIN + self.earlier.generation
 
     def look(self, rows: pa.Table) -> None:
         """See `Carried`."""
-        ends = rows["_to_seq"].filter(pc.less(rows["_to_seq"], OPEN))
-        self.seq = max(self.seq, _after(rows["_from_seq"]), _after(ends))
 
     def of_snapshot(self, rows: pa.Table) -> pa.ChunkedArray | None:
         """See `Carried`."""
@@ -182,19 +205,19 @@ class _Versions:
         file, offset = _place(self.earlier)
         place = {"_valid_from": self.earlier.until, "_from_seq": self.seq, "_from_file": file, "_from_pos": offset}
         keys, numbers = self._keys(rows)
-        found, at = [self.both.before.empty_table()], np.full(rows.num_rows, -1)
-        for earlier, found_keys, go_on in pairs(keys):
-            places = numbers[found_keys]
+        needed = [*place, *sorted(self.both.of_change.intersection(self.both.before.names))]
+        found, at = [self.both.before.empty_table().select(needed)], np.full(rows.num_rows, -1)
+        for each, found_keys, go_on in pairs(keys):
+            earlier, places = self.both.renamed(each), numbers[found_keys]
             same = self._same(earlier, rows.take(pa.array(places)))
             at[places[same]] = sum(map(len, found)) + np.flatnonzero(same)
-            found.append(earlier)
+            found.append(earlier.select(needed))
             go_on(same)
         before = pa.concat_tables(found).take(pa.array(at, mask=at < 0))
         goes_on = pa.array(at >= 0)
         begins = {name: pc.if_else(goes_on, before[name], _scalar(new, before[name])) for name, new in place.items()}
         came = {
-            name: pc.if_else(goes_on, before[name].cast(rows[name].type), rows[name])
-            for name in self.both.of_change.intersection(before.column_names)
+            name: pc.if_else(goes_on, before[name].cast(rows[name].type), rows[name]) for name in needed[len(place) :]
         }
         return self.both.changed(rows, **begins, **came)
 
@@ -202,7 +225,7 @@ class _Versions:
         """The keys of the earlier current versions of rows, but of those whose key was too large for the earlier type;
         and for each the number of its row."""
         keys, held = [], np.ones(rows.num_rows, bool)
-        for name in self.both.key:
+        for name in self.both.earlier_key:
             values, kind = rows[name], self.both.before.field(name).type
             if name == "_to_seq":
                 values = pa.chunked_array([pa.repeat(pa.scalar(OPEN), rows.num_rows)])
@@ -235,12 +258,6 @@ def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.ChunkedArray:
 
 def _names(keys: Sequence[Any]) -> list[str]:
     return [f"k{at}" for at in range(len(keys))]
-
-
-def _after(numbers: pa.ChunkedArray) -> int:
-    """The number behind all of these; 0 if there are none."""
-    most = pc.max(numbers).as_py()
-    return 0 if most is None else most + 1
 
 
 def _place(earlier: Earlier) -> tuple[str, int]:

@@ -173,7 +173,7 @@ class Rule:
     `plain` are the columns that the source has too: the names there, by the names in the lake. `computed` are the
     others, and `condition` is the rule's; each is None where there is nothing to evaluate. `some` makes an evaluation
     of some computed ones. `keeps`: the lake's rows are those that readers gave, as they are. `of_change` are the
-    columns that follow from METADATA.
+    columns that follow from METADATA alone.
     """
 
     target: TableSchema
@@ -319,7 +319,7 @@ def rule_of(session: SparkSession, source: TableSchema, shape: Shape, functions:
         condition=condition,
         some=some,
         keeps=computed is None and condition is None and same,
-        of_change=frozenset(name for each in of_change if each.metadata for name in each.names),
+        of_change=frozenset(name for each in of_change if each.metadata and not each.needed for name in each.names),
     )
 
 

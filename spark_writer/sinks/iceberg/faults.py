@@ -8,6 +8,7 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from cutline.common.errors import CutlineError
+from cutline.spark_writer.java_errors import first_line
 from cutline.spark_writer.sinks.contract import ForeignCommit, TableFault
 from cutline.spark_writer.sinks.iceberg.columns import BadDefault, Unsuitable
 from cutline.spark_writer.sinks.iceberg.files import FileLost, FileRefused
@@ -44,6 +45,16 @@ def may_be_own(error: Exception) -> bool:
 def foreign_commit(table_id: str, found: Theirs) -> ForeignCommit:
     """Return the error that others committed to `main`, and a person must choose whether that is kept."""
     return ForeignCommit(found.describe(f"{CATALOG}.{table_id}"), found.remedy, foreign_of(found))
+
+
+def not_taken_over(table_id: str, error: Exception) -> TableFault:
+    """Return the error for a lake table whose mode keeps rows of before that can't be read."""
+    return TableFault(
+        f"what the lake table {CATALOG}.{table_id} has kept can't be taken over into its next generation:"
+        f" {first_line(error)}",
+        "restore what is missing and retry the table; or take it out of the pipeline and add it again, which begins it"
+        " anew without what it has kept",
+    )
 
 
 def table_dropped(table_id: str) -> TableFault:

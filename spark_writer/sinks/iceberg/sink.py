@@ -40,7 +40,7 @@ from cutline.spark_writer.sinks.iceberg.columns import Layout, lay_out
 from cutline.spark_writer.sinks.iceberg.deletion_vectors import Vector
 from cutline.spark_writer.sinks.iceberg.durable import sync_files
 from cutline.spark_writer.sinks.iceberg.engine import AUTO, SPARK, choose_engine, choose_filling_engine
-from cutline.spark_writer.sinks.iceberg.faults import may_be_own, snapshot_lost
+from cutline.spark_writer.sinks.iceberg.faults import may_be_own, not_taken_over, snapshot_lost
 from cutline.spark_writer.sinks.iceberg.files import Change, remove_file
 from cutline.spark_writer.sinks.iceberg.filling import filled, must_fill
 from cutline.spark_writer.sinks.iceberg.foreign import OURS, foreign_of
@@ -272,10 +272,7 @@ class IcebergSink:
         table = self.tables.get(table_id)
         table.check_writable()
         layout = table.layout(self._shaping.lake_schema(schema), work.generation)
-        try:
-            made = self._carried(table, head, schema, layout, earlier)
-        except (EarlierLost, TableFault) as error:
-            made = first_line(error)
+        made = self._carried(table, head, schema, layout, earlier)
         if isinstance(made, str):
             text = "%s: %s begins anew in the lake, without what its mode has kept until now: %s"
             logger.warning(text, self._store.name, table_id, made, extra={"table": table_id, "cause": made})
@@ -297,19 +294,21 @@ class IcebergSink:
     def _carried(
         self, table: LakeTable, head: int, schema: TableSchema, layout: Layout, earlier: Earlier
     ) -> tuple[list[Any], list[Vector]] | str:
-        """Make the files of `carry_over`, or say why there is nothing to carry over; TableFault if the earlier content
-        is gone, or Spark refuses its rule by now."""
+        """Make the files of `carry_over`, or say why there is nothing to carry over; TableFault if a file of the
+        earlier content is gone, or its rule is refused by now: a person may mend that."""
         before = snapshot_of(earlier.content)
         if not table.has_snapshot(before):
-            raise snapshot_lost(table.table_id)
-        theirs = lay_out(
-            self._lake.jvm, table.metadata(), self._shaping.lake_schema(earlier.schema), earlier.generation
-        )
-        carried = self._shaping.carried(schema, layout.arrow, earlier, theirs.arrow)
-        if isinstance(carried, str):
-            return carried
-        with self._heavy:
-            return rows_taken_over(table, head, layout, before, theirs, carried)
+            return first_line(snapshot_lost(table.table_id))
+        try:
+            lake = self._shaping.lake_schema(earlier.schema)
+            theirs = lay_out(self._lake.jvm, table.metadata(), lake, earlier.generation)
+            carried = self._shaping.carried(schema, layout.arrow, earlier, theirs.arrow)
+            if isinstance(carried, str):
+                return carried
+            with self._heavy:
+                return rows_taken_over(table, head, layout, before, theirs, carried)
+        except (EarlierLost, TableFault) as error:
+            raise not_taken_over(table.table_id, error) from error
 
     def rewind(self, table_id: str, work: Work | None) -> None:
         """See `Sink`."""

@@ -60,10 +60,11 @@ class Seen:
         assert all((row["_deleted_at"] is not None) == row["_is_deleted"] for row in self.marks)
         assert plain([row for row in self.past if row["_current"]]) == sources[2]
         assert agrees_with_cuts(self.pipeline, self.reader, self.names[2], self.past) > 1
-        spans: dict[int, list[tuple[int, int]]] = {}
+        spans: dict[int, list[tuple[tuple[Any, ...], tuple[Any, ...]]]] = {}
         for row in self.past:
-            since = -1 if row["_from_seq"] is None else row["_from_seq"]
-            spans.setdefault(row["id"], []).append((since, row["_to_seq"]))
+            since, until = (tuple(row[f"_{way}_{part}"] for part in ("file", "pos", "seq")) for way in ("from", "to"))
+            known = since if since[0] is not None else ("",), until if until[0] is not None else ("~",)
+            spans.setdefault(row["id"], []).append(known)
         for each in map(sorted, spans.values()):
             assert all(end <= start for (_, end), (start, _) in pairwise(each)), each
         if before is None:

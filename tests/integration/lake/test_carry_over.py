@@ -21,6 +21,7 @@ from cutline.common.schema import TableSchema
 from cutline.common.shape import Shape
 from cutline.spark_writer.sinks.iceberg import taking_over
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
+from cutline.spark_writer.transform.carrying import AGAIN
 from cutline.spark_writer.transform.history import OPEN
 from tests.support.spark_bench import Row, SparkBench, newest, options, schema
 
@@ -72,11 +73,10 @@ class Model:
         elif op != "-D":
             self.rows.append({**row, "_from_seq": seq, "_to_seq": OPEN})
 
-    def take_over(self, before: list[Row], at: int, now: datetime) -> None:
-        numbers = (row.get(name) for row in before for name in ("_seq", "_from_seq", "_to_seq"))
-        seq = max((number for number in numbers if number is not None and number < OPEN), default=-1) + 1
-        file = "binlog.000001"
+    def take_over(self, before: list[Row], generation: int, at: int, now: datetime) -> None:
+        seq, file = AGAIN + generation, "binlog.000001"
         if self.mode == "append":
+            seq = max((row["_seq"] for row in before if row.get("_seq") is not None), default=-1)
             for row in self.rows:
                 if row["_op"] == "r":
                     row |= {"_seq": seq, "_binlog_file": file, "_binlog_pos": at}
@@ -138,6 +138,16 @@ def stage(bench: SparkBench, table: TableSchema, model: Model, draw: random.Rand
     bench.journal.change(table, *changes)
 
 
+def stage_each(
+    bench: SparkBench, tables: list[TableSchema], models: dict[str, Model], draw: random.Random, number: int
+) -> None:
+    """Stage changes of each table with the numbers that it would have alone: the next one after all of its own."""
+    first = bench.journal.seq
+    for table in tables:
+        bench.journal.seq = first
+        stage(bench, table, models[table.table_id], draw, number)
+
+
 def state(model: Model) -> list[Row]:
     """The rows that are at the source by what a model has."""
     last: dict[int, Row] = {}
@@ -191,8 +201,8 @@ def test_a_table_that_is_read_again_keeps_what_its_mode_keeps(
         if number < 2:
             journal.checkpoint()
             bench.apply(start)
+        stage_each(bench, tables, models, draw, number)
         for table in tables:
-            stage(bench, table, models[table.table_id], draw, number)
             journal.table(table, generation=number + 1)
         if number == 1:
             for table in tables:
@@ -215,23 +225,104 @@ def test_a_table_that_is_read_again_keeps_what_its_mode_keeps(
         for table in tables:
             model, mode = models[table.table_id], table.table_id.removeprefix("shop.")
             if number:
-                model.take_over(shown[table.table_id].all, end * 100, now)
+                model.take_over(shown[table.table_id].all, number, end * 100, now)
             columns = (*COLUMNS[number], *model.computed)
             assert lake(bench, table.table_id, mode, columns) == as_text(model.all, mode, columns), (number, mode)
             shown[table.table_id] = model
-        for table in tables:  # a change on top finds the rows of both generations
-            stage(bench, table, models[table.table_id], draw, number)
+        stage_each(bench, tables, models, draw, number)  # a change on top finds the rows of both generations
         end = journal.checkpoint()
         bench.apply(start)
         assert not start.progress.quarantined
 
 
+def test_the_next_change_after_a_reading_is_not_taken_for_the_reading(bench: SparkBench) -> None:
+    """The number behind all earlier ones is the next change's own. Two readings have no change between them."""
+    modes: tuple[Any, ...] = ("history", "append")
+    tables = [replace(schema(f"shop.{m}", ("id",), id="int", v="int"), shape=Shape(mode=m)) for m in modes]
+    start = bench.start()
+
+    def cut() -> None:
+        bench.journal.checkpoint()
+        bench.apply(start)
+        assert not start.progress.quarantined
+
+    def read(generation: int, v: int) -> None:
+        for table in tables:
+            bench.journal.table(table, generation=generation)
+            bench.journal.chunk(table, [{"id": 1, "v": v}])
+        cut()
+
+    def change(v: int) -> None:
+        seq = bench.journal.seq
+        for table in tables:
+            bench.journal.seq = seq  # the numbers of each table as if it were alone
+            bench.journal.change(table, ("+U", {"id": 1, "v": v}))
+        cut()
+
+    read(1, 1)
+    change(2)
+    read(2, 3)
+    read(3, 4)
+    change(5)
+    ends = {row["v"]: row["_to_seq"] for row in bench.rows("shop.history")[1]}
+    assert ends == {1: 0, 2: AGAIN + 1, 3: AGAIN + 2, 4: 1, 5: OPEN}
+    known = [row for row in bench.rows("shop.append")[1] if row["_seq"] is not None]
+    known.sort(key=lambda row: (row["_seq"], row["_op"] == "r", row["_binlog_pos"]))
+    assert [(row["v"], row["_seq"]) for row in known] == [(2, 0), (3, 0), (4, 0), (5, 1)]
+
+
+def test_what_mixes_a_change_and_its_row_is_compared_as_the_row_is(bench: SparkBench) -> None:
+    table = schema("shop.mixed", ("id",), id="int", v="int")
+    start = bench.start()
+    for generation, factor in ((1, 1), (2, 11)):
+        select = ("id", "_op AS how", f"concat(v * {factor}, left(_op, 0)) AS x")
+        ruled = replace(table, shape=Shape(mode="history", select=select))
+        bench.journal.table(ruled, generation=generation)
+        bench.journal.chunk(ruled, [{"id": 1, "v": 7}, {"id": 2, "v": 0}])
+        bench.journal.checkpoint()
+        bench.apply(start)
+    assert not start.progress.quarantined
+    found = sorted((row["id"], row["x"], row["_current"]) for row in bench.rows("shop.mixed")[1])
+    assert found == [(1, "7", False), (1, "77", True), (2, "0", True)]
+
+
+def test_what_others_delete_before_a_generation_is_shown_stays_deleted_and_the_rest_is_taken_over(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They commit between the carry-over and the step that shows it, and a person accepts that."""
+    table = replace(schema("shop.t", ("id",), id="int", v="int"), shape=Shape(mode="history"))
+    start = bench.start()
+    bench.journal.table(table)
+    bench.journal.chunk(table, [{"id": 1, "v": 1}, {"id": 2, "v": 1}])
+    bench.journal.change(table, ("+U", {"id": 1, "v": 2}), ("+U", {"id": 2, "v": 2}))
+    bench.journal.checkpoint()
+    bench.apply(start)
+    bench.journal.table(table, generation=2)
+    bench.journal.chunk(table, [{"id": 1, "v": 2}, {"id": 2, "v": 2}])
+    bench.journal.checkpoint()
+    durable = start.sink.make_durable
+
+    def meanwhile() -> None:
+        bench.session.sql("DELETE FROM lake.shop.t WHERE id = 1 AND v = 1")
+        durable()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(start.sink, "make_durable", meanwhile)
+        bench.apply(start)
+    assert "shop.t" in start.progress.quarantined
+    start.choose("shop.t", "accept", start.foreign["shop.t"].seen)
+    bench.journal.change(table, ("+U", {"id": 2, "v": 3}))
+    bench.journal.checkpoint()
+    bench.apply(start)
+    assert not start.progress.quarantined
+    assert sorted((row["id"], row["v"]) for row in bench.rows("shop.t")[1]) == [(1, 2), (2, 1), (2, 2), (2, 3)]
+
 
 def test_a_table_begins_anew_where_what_it_had_can_not_be_taken_over(
     bench: SparkBench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file of before is missing, a type does not fit any more, and the last one has another mode; beside them one
-    that goes on, whose earlier rows are more than a file gets. Each of the others says so."""
+    """A type does not fit any more, and another one has another mode: each says so. Beside them one goes on, whose
+    earlier rows are more than a file gets, and one lacks a file of before: it is held back until the file is there."""
     history = Shape(mode="history")
     names = ("lost", "typed", "moded", "whole")
     before = [replace(schema(f"shop.{name}", ("id",), id="int", v="int"), shape=history) for name in names]
@@ -242,7 +333,8 @@ def test_a_table_begins_anew_where_what_it_had_can_not_be_taken_over(
     bench.journal.checkpoint()
     start = bench.apply()
     (path, *_) = start.sink.tables.get("shop.lost").contents(shown_by(bench, "shop.lost")).files
-    Path(path.removeprefix("file:")).unlink()
+    missing = Path(path.removeprefix("file:"))
+    kept = missing.rename(missing.with_suffix(".away"))
     now = [
         before[0],
         replace(schema("shop.typed", ("id",), id="int", v="varchar(9)"), shape=history),
@@ -256,12 +348,18 @@ def test_a_table_begins_anew_where_what_it_had_can_not_be_taken_over(
     with caplog.at_level(logging.WARNING, "cutline.spark_writer"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(taking_over, "FILE_ROWS", 1)
         bench.apply(start)
-    assert not start.progress.quarantined
-    assert [len(bench.rows(table.table_id)[1]) for table in now] == [1, 1, 1, 4]
+    assert start.progress.quarantined.keys() == {"shop.lost"}
+    assert path in start.progress.quarantined["shop.lost"].cause.sentence
+    assert [len(bench.rows(table.table_id)[1]) for table in now[1:]] == [1, 1, 4]
     causes = {record.__dict__["table"]: record.__dict__["cause"] for record in caplog.records if "anew" in record.msg}
-    assert causes.keys() == {"shop.lost", "shop.typed", "shop.moded"}
-    assert path in causes["shop.lost"]
+    assert causes.keys() == {"shop.typed", "shop.moded"}
     assert causes["shop.typed"] == "its column v was int32 and is string"
+    kept.rename(missing)
+    start.retry("shop.lost")
+    bench.journal.checkpoint()
+    bench.apply(start)
+    assert not start.progress.quarantined
+    assert len(bench.rows("shop.lost")[1]) == 4
 
 
 def shown_by(bench: SparkBench, table_id: str) -> int:

@@ -16,7 +16,7 @@ from cutline.common.schema import TableSchema
 from cutline.common.shape import Shape
 from cutline.common.store.records import Content
 from cutline.spark_writer.sinks.contract import Carried, Earlier
-from cutline.spark_writer.transform.carrying import carried
+from cutline.spark_writer.transform.carrying import AGAIN, carried
 from cutline.spark_writer.transform.history import OPEN
 from cutline.spark_writer.transform.modes import moded
 from cutline.spark_writer.transform.rule import plain_rule
@@ -87,7 +87,6 @@ def test_a_version_goes_on_where_its_row_is_as_it_was_and_begins_where_the_earli
     found = made(now, before)
     assert not isinstance(found, str)
     earlier = versions(before, (1, 10, 5), (2, 20, None))
-    found.look(earlier.select(list(found.looks_at)))
     asked: list[Any] = []
     goes_on: list[Any] = []
 
@@ -103,12 +102,12 @@ def test_a_version_goes_on_where_its_row_is_as_it_was_and_begins_where_the_earli
     begun = found.begun(rows, pairs).to_pylist()
     assert asked == [{"k0": key, "k1": OPEN} for key in (3, 2, 1)]
     assert goes_on == [True, False]
-    at_the_place = (6, "binlog.000007", 70, UNTIL)
+    at_the_place = (AGAIN + 1, "binlog.000007", 70, UNTIL)
     names = ("_from_seq", "_from_file", "_from_pos", "_valid_from")
     assert [tuple(row[name] for name in names) for row in begun] == [at_the_place] * 3 + [(5, None, None, None)]
     (ended,) = found.kept(earlier.slice(1), lambda keys: np.zeros(0, int)).to_pylist()
     assert (ended["id"], ended["_to_seq"], ended["_to_pos"], ended["_valid_to"], ended["_current"]) == (
-        2, 6, 70, UNTIL, False,
+        2, AGAIN + 1, 70, UNTIL, False,
     )  # fmt: skip
 
 
@@ -140,3 +139,29 @@ def test_vectors_and_nulls_are_compared_too() -> None:
         rows([1.0, 2.0], None, [1.0, 3.0], [0.0, 0.0]), lambda keys: iter([(before, np.arange(4), goes_on.extend)])
     )
     assert goes_on == [True, True, False, False]
+
+
+def two(table: TableSchema, **values: Any) -> pa.Table:
+    """One current version, for a table of any columns."""
+    arrow = columns(moded(plain_rule(table), table).target)
+    return pa.Table.from_pylist([{"_to_seq": OPEN, "_current": True, **values}], schema=arrow)
+
+
+def test_a_key_in_another_order_and_a_name_in_another_case_are_as_they_were() -> None:
+    """Keys are asked for in the earlier order; of an earlier row only what its successor needs stays in memory."""
+    kinds = {"id": "int", "p": "varchar(9)", "v": "int"}
+    before = in_mode("history", schema("shop.t", ("id", "p"), **kinds))
+    now = in_mode("history", schema("shop.t", ("P", "id"), id="int", P="varchar(9)", V="int"))
+    found = made(now, before)
+    assert not isinstance(found, str)
+    earlier, goes_on = two(before, id=1, p="x", v=7, _from_seq=5), list[bool]()
+
+    def pairs(keys: pa.Table) -> Iterator[tuple[pa.Table, Any, Callable[[Any], None]]]:
+        assert keys.to_pylist() == [{"k0": 1, "k1": "x", "k2": OPEN}]
+        yield earlier, np.array([0]), goes_on.extend
+
+    (begun,) = found.begun(two(now, id=1, P="x", V=7), pairs).to_pylist()
+    assert goes_on == [True]
+    assert (begun["_from_seq"], begun["P"], begun["V"]) == (5, "x", 7)
+    (kept,) = found.kept(earlier, lambda keys: np.zeros(0, int)).to_pylist()
+    assert (kept["P"], kept["V"]) == ("x", 7)
