@@ -320,13 +320,13 @@ public class Keyed {
                 }
             }
             if (own.size() == grouping.size()) {
-                LogicalPlan rows = new Swap(new HashMap(), -1, false).inPlace((LogicalPlan) leaves.get(leaf), delta, false);
+                LogicalPlan rows = new Swap(new HashMap(), -1, true, false).inPlace((LogicalPlan) leaves.get(leaf), delta, true);
                 return Dataset.ofRows(session, new Project(seq(own), rows));
             }
         }
         Map rows = new HashMap(others);
         rows.put(Integer.valueOf(leaf), delta);
-        Swap swap = new Swap(rows, leaf, aggregate == null);
+        Swap swap = new Swap(rows, leaf, true, aggregate == null);
         LogicalPlan made = swap.of(body);
         List columns = aggregate == null ? list(body.output()) : list(aggregate.groupingExpressions());
         List found = new ArrayList();
@@ -397,7 +397,7 @@ public class Keyed {
             numbers.add(Integer.valueOf(at));
         }
         List grouping = list(aggregate.groupingExpressions());
-        LogicalPlan some = in(new Swap(rows, small, false).of(body), grouping, groups, numbers, nulls);
+        LogicalPlan some = in(new Swap(rows, small, false, false).of(body), grouping, groups, numbers, nulls);
         return Dataset.ofRows(session, over(plan, some));
     }
 
@@ -475,17 +475,22 @@ public class Keyed {
         }
     }
 
-    /** Puts rows in the places of leaves; whatever holds the leaf `small` is broadcast in each join. */
+    /**
+     * Puts rows in the places of leaves; those of the leaf `small` are broadcast into their own join, but not what that
+     * makes, which may be large. `delta`: their last column is a weight, whatever its name.
+     */
     private class Swap {
         private final Map rows;
         private final int small;
+        private final boolean delta;
         private final boolean weighs;
         private int next = 0;
         Attribute weight = null;
 
-        Swap(Map rows, int small, boolean weighs) {
+        Swap(Map rows, int small, boolean delta, boolean weighs) {
             this.rows = rows;
             this.small = small;
+            this.delta = delta;
             this.weighs = weighs;
         }
 
@@ -493,16 +498,16 @@ public class Keyed {
             if (at instanceof DataSourceV2Relation) {
                 int leaf = next++;
                 Dataset other = (Dataset) rows.get(Integer.valueOf(leaf));
-                return other == null ? at : inPlace(at, other, leaf == small);
+                return other == null ? at : inPlace(at, other, delta && leaf == small);
             }
             int first = next;
             if (at instanceof Join) {
                 Join join = (Join) at;
                 LogicalPlan left = of(join.left());
-                boolean leftSmall = first <= small && small < next;
+                boolean leftSmall = first <= small && small < next && alone(join.left());
                 int middle = next;
                 LogicalPlan right = of(join.right());
-                boolean rightSmall = middle <= small && small < next;
+                boolean rightSmall = middle <= small && small < next && alone(join.right());
                 JoinHint hint = leftSmall || rightSmall
                         ? new JoinHint(
                                 leftSmall ? broadcast() : Option.empty(), rightSmall ? broadcast() : Option.empty())
@@ -518,11 +523,19 @@ public class Keyed {
             return (LogicalPlan) at.withNewChildren(seq(Arrays.asList(new Object[] {child})));
         }
 
-        private LogicalPlan inPlace(LogicalPlan leaf, Dataset other, boolean isSmall) {
+        private boolean alone(LogicalPlan at) {
+            LogicalPlan below = at;
+            while (below instanceof Project || below instanceof Filter || below instanceof SubqueryAlias) {
+                below = (LogicalPlan) below.children().head();
+            }
+            return below instanceof DataSourceV2Relation;
+        }
+
+        private LogicalPlan inPlace(LogicalPlan leaf, Dataset other, boolean isDelta) {
             LogicalPlan made = other.queryExecution().analyzed();
             Map byName = new HashMap();
             List output = list(made.output());
-            for (int at = 0; at < output.size(); at++) {
+            for (int at = 0; at < output.size() - (isDelta ? 1 : 0); at++) {
                 byName.put(((Attribute) output.get(at)).name(), output.get(at));
             }
             List columns = new ArrayList();
@@ -533,7 +546,7 @@ public class Keyed {
                     columns.add(named((Expression) byName.get(column.name()), column.name(), column.exprId()));
                 }
             }
-            if (isSmall && weighs) {
+            if (isDelta && weighs) {
                 Alias alias = (Alias) named(
                         (Expression) output.get(output.size() - 1), "_weight", NamedExpression$.MODULE$.newExprId());
                 columns.add(alias);

@@ -173,9 +173,7 @@ def derive(
     if table.head(start.branch) not in (None, head):
         tables.rewind(name, done)
         table = tables.get(name)
-    made_by, known = _made_by(jvm, sql), None
-    if done is not None and head is not None:
-        known = table.metadata().snapshot(head).summary().get(MADE_BY), done.generation, done.schema
+    made_by = _made_by(jvm, sql)
     table.begin_generation(schema, generation)
     layout = table.layout(schema, generation)
     start.layouts[name] = layout
@@ -193,14 +191,19 @@ def derive(
 
     with _ending(jvm, f"{start.lake.pipeline}: derived table {name} at {checkpoint}", over):
         try:
-            if keyed is None or head is None or not since:
+            if keyed is None or done is None or head is None or not since:
                 raise InFull("it had no content of this query" if keyed is not None else "")
-            if known != (made_by, generation, schema.hash):
+            if theirs is not None and not theirs.rewrites:  # whatever its rows are, they are not of `since`
+                raise InFull("another user chose what the lake shows of it")
+            if (_made_as(table, head), done.generation, done.schema) != (made_by, generation, schema.hash):
                 raise InFull("the query, its columns or settings of Spark have changed")
             read = {table_id: tables.get(table_id) for table_id, _ in reads.values()}
             head, computed = keyed.advanced(read, since, Target(table=table, layout=layout, head=head), commit)
             in_full = ""
         except InFull as why:
+            if table.head(start.branch) not in (None, head):  # it failed behind its first commit
+                tables.rewind(name, done)
+                table = tables.get(name)
             head = commit(head, replace_all(table, _written(jvm, table, layout, rows)))
             computed, in_full = None, str(why)
     living = living_rows(table.metadata().snapshot(head).summary())
@@ -219,6 +222,18 @@ def _made_by(jvm: Jvm, sql: str) -> str:
         if key.startswith("spark.sql.") and not key.startswith(("spark.sql.catalog.", "spark.sql.warehouse."))
     }
     return hashlib.sha256(json.dumps([sql, session.version, settings], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _made_as(table: LakeTable, head: int) -> str | None:
+    """The `MADE_BY` of a snapshot; of one that only rewrote files, that of the snapshot whose rows these are. InFull if
+    that has expired."""
+    at: int | None = head
+    while (snapshot := None if at is None else table.metadata().snapshot(at)) is not None:
+        made = snapshot.summary().get(MADE_BY)
+        if made is not None or str(snapshot.operation()) != "replace":
+            return None if made is None else str(made)
+        at = snapshot.parentId()
+    raise InFull("its files were rewritten, and the lake no longer has its snapshot of before")
 
 
 def same_rows(table: LakeTable, before: Content, now: Content) -> bool:

@@ -3,7 +3,7 @@
 Let the query read tables T1, T2, …; what came and went since its last content are the rows D1, D2, … with weights 1 and
 -1 (row_changes.py). The rows that its joins, filters and projections make have changed by the sum, over the changed
 tables i, of the same query over the *old* tables before i, Di, and the *new* tables behind i. Each term is small, since
-Di is, and is broadcast into the joins; no table is shuffled.
+Di is, and is broadcast into its join. How what that makes meets further tables is Spark's choice, as it may be large.
 
 - **Without GROUP BY** the weights of equal rows of that sum are added up. So many rows come to the derived table, or
   leave it. Only whole numbers are added, so nothing drifts.
@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, FloatType, IntegerType, LongType, StructType
@@ -55,7 +55,9 @@ from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 _SOURCE = Path(__file__).with_name("Keyed.java")
 MOST_ROWS = 200_000
 """So many rows may have changed, be touched or be broadcast; more are computed in full."""
-AT = "_at"
+MOST_BYTES = 256 << 20
+"""So many bytes of changed or broadcast rows are held; more are computed in full."""
+AT, LEAVE = "_at", "_leave"
 MERGED_ROWS, MERGED_FILES = 100_000, 16
 """So many files of fewer rows are merged into one."""
 
@@ -142,7 +144,7 @@ class Keyed:
     ) -> tuple[int, int]:
         """Bring the derived table to what the changes `since` these contents make of it; return its snapshot, and how
         many rows were computed. `tables` and `since` are by table id; `commit` makes a change of a snapshot and returns
-        the next one. InFull, before any commit, if all of it must be computed."""
+        the next one. InFull if all of it must be computed; what was committed before that is to be set back."""
         with _in_full():
             target.check_dead_rows()
             terms = self._terms(self._deltas(tables, since), tables, since)
@@ -154,7 +156,9 @@ class Keyed:
             target = replace(
                 target, head=commit(target.head, upsert(target.table, target.head, found.added, found.deleted))
             )
-            if (merged := target.merged()) is not None:
+            with _in_full():
+                merged = target.merged()
+            if merged is not None:
                 target = replace(target, head=commit(target.head, merged))
         return target.head, found.rows
 
@@ -172,7 +176,7 @@ class Keyed:
             schema = DataFrame(self._placed.get(named), self._session).schema
             some = [field for field in schema.fields if field.name in wanted]
             columns = to_arrow_schema(StructType(some))
-            rows = changed_rows(tables[table_id], before, now, columns, MOST_ROWS)
+            rows = changed_rows(tables[table_id], before, now, columns, MOST_ROWS, MOST_BYTES)
             if rows.num_rows:
                 found[named] = self._framed(rows, StructType(list(some)).add(WEIGHT, IntegerType()))
         return found
@@ -206,18 +210,15 @@ class Keyed:
         )
         changed = _limited(sums.filter(F.col(WEIGHT) != 0).select(*names, WEIGHT), "rows of its result")
         weights = changed[WEIGHT].to_numpy()
+        if np.abs(weights).sum() > MOST_ROWS:
+            raise InFull(f"more than {MOST_ROWS:,} rows of its result are touched")
         came = np.repeat(np.arange(len(weights)), np.maximum(weights, 0))
         gone = changed.filter(pa.array(weights < 0))
-        if len(came) > MOST_ROWS:
-            raise InFull(f"more than {MOST_ROWS:,} rows of its result are touched")
-        places = self._places(gone.select(names), schema, range(len(names)), target, exactly=True)
-        at, leave = places[AT].to_numpy(), -gone[WEIGHT].to_numpy()
-        order = np.argsort(at, kind="stable")
-        at = at[order]
-        kept = order[np.arange(len(at)) - np.searchsorted(at, at) < leave[at]]  # of equal rows the first ones
-        if len(kept) != leave.sum():
+        leave = -gone[WEIGHT].to_numpy()
+        places = self._places(gone.select(names), schema, range(len(names)), target, leave)
+        if places.num_rows != leave.sum():
             raise InFull("its lake table lacks rows that it should have")
-        return target.written(changed.select(names).take(pa.array(came)), places.take(pa.array(np.sort(kept))))
+        return target.written(changed.select(names).take(pa.array(came)), places)
 
     def _by_groups(self, every: Any, keys: Sequence[int], target: Target) -> Recomputed:
         """Compute the groups that may have changed again."""
@@ -235,22 +236,30 @@ class Keyed:
         return target.written(rows, self._places(touched, every.schema, keys, target))
 
     def _places(
-        self, wanted: pa.Table, schema: StructType, columns: Sequence[int], target: Target, *, exactly: bool = False
+        self, wanted: pa.Table, schema: StructType, columns: Sequence[int], target: Target, leave: Any = None
     ) -> pa.Table:
         """Where the derived table's rows are that have the values of a row of `wanted` in these columns: `_file`,
-        `_pos`, and `AT`, the number of that row. `exactly`: 0.0 and -0.0 are two values."""
+        `_pos`. With `leave`, so many of each row of `wanted` at most, and 0.0 and -0.0 are two values."""
         numbered = wanted.append_column(AT, pa.array(np.arange(wanted.num_rows), pa.int64()))
-        looked = F.broadcast(self._framed(numbered, StructType(list(schema.fields)).add(AT, LongType())))
+        most = np.zeros(wanted.num_rows, np.int64) if leave is None else leave
+        numbered = numbered.append_column(LEAVE, pa.array(most, pa.int64()))
+        described = StructType(list(schema.fields)).add(AT, LongType()).add(LEAVE, LongType())
+        looked = F.broadcast(self._framed(numbered, described))
         names = [target.layout.arrow[number].name for number in columns]
         found: Any = _at(target.table, target.head)
         found = found.select(*(F.col(quoted(name)).alias(f"v{at}") for at, name in enumerate(names)), "_file", "_pos")
         same = []
         for at, name in enumerate(wanted.column_names):
             mine, theirs = found[f"v{at}"], looked[name]
-            if exactly:
+            if leave is not None:
                 mine, theirs = _exact(found, f"v{at}"), _exact(looked, name)
             same.append(mine.eqNullSafe(theirs) if wanted[name].null_count else mine == theirs)
-        places: pa.Table = found.join(looked, reduce(and_, same)).select("_file", "_pos", AT).toArrow()
+        met = found.join(looked, reduce(and_, same)).select("_file", "_pos", AT, LEAVE)
+        if leave is not None and len(leave):  # in Spark: there may be far more equal rows than leave
+            number = F.row_number().over(Window.partitionBy(AT).orderBy("_file", "_pos"))
+            met = met.withColumn("_number", number).filter(F.col("_number") <= int(leave.max()))
+            met = met.filter(F.col("_number") <= F.col(LEAVE))
+        places: pa.Table = met.select("_file", "_pos").toArrow()
         return places
 
     def _framed(self, rows: pa.Table, schema: StructType) -> Any:
@@ -269,6 +278,8 @@ def _limited(rows: Any, about: str) -> pa.Table:
     found: pa.Table = rows.limit(MOST_ROWS + 1).toArrow()
     if found.num_rows > MOST_ROWS:
         raise InFull(f"more than {MOST_ROWS:,} {about} are touched")
+    if found.nbytes > MOST_BYTES:
+        raise InFull(f"more than {MOST_BYTES:,} bytes of {about} are touched")
     return found
 
 

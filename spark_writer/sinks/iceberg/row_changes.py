@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,14 @@ class InFull(Exception):
     """A derived table can't be computed of the changes alone this time; the text says why."""
 
 
-def changed_rows(table: LakeTable, before: int, now: int, wanted: pa.Schema, most: int) -> pa.Table:
+def changed_rows(
+    table: LakeTable, before: int, now: int, wanted: pa.Schema, most: int, most_bytes: int
+) -> pa.Table:
     """The rows that came and went from snapshot `before` to `now`, in the columns `wanted` (by the names of the later
     snapshot) and `WEIGHT`; none if only files were rewritten.
 
-    InFull if that is unknown, if the table was emptied or got other columns, and for more than `most` rows. FileLost if
-    a file can't be read.
+    InFull if that is unknown, if the table was emptied or got other columns, and for more than `most` rows or
+    `most_bytes` of them. FileLost if a file can't be read.
     """
     table.refresh()
     metadata, about = table.metadata(), table.table_id
@@ -54,11 +57,17 @@ def changed_rows(table: LakeTable, before: int, now: int, wanted: pa.Schema, mos
     schema = metadata.schemasById().get(metadata.snapshot(now).schemaId())
     columns = json.loads(str(table.jvm.iceberg.SchemaParser.toJson(schema)))["fields"]
     by_name = {column["name"]: column for column in columns}
-    parts = [_read(path, None, by_name, wanted, 1) for path in added]
-    for old, new in pairs:
-        dead = without(read_deleted(new), read_deleted(old))
-        parts.append(_read(new.data_file, dead, by_name, wanted, -1))
-    return pa.concat_tables([_empty(wanted), *parts])
+    came = (_read(path, None, by_name, wanted, 1) for path in added)
+    went = (
+        _read(new.data_file, without(read_deleted(new), read_deleted(old)), by_name, wanted, -1) for old, new in pairs
+    )
+    parts, size = [_empty(wanted)], 0
+    for part in chain(came, went):
+        parts.append(part)
+        size += part.nbytes
+        if size > most_bytes:
+            raise InFull(f"more than {most_bytes:,} bytes of {about} have changed")
+    return pa.concat_tables(parts)
 
 
 def _deletions(step: Mapping[str, Any], about: str) -> Iterator[tuple[Vector | None, Vector]]:

@@ -49,6 +49,13 @@ BY_CITY = (
     "SELECT p.city, sum(o.amount) AS total, count(*) AS n, max(o.at) AS last, min(abs(o.ratio)) AS least"
     " FROM {o} AS o JOIN {p} AS p ON o.person = p.id GROUP BY p.city"
 )
+WEIGHED = schema("shop.w", ("id",), id="int", _weight="int", grp="int")
+OF_WEIGHED = {
+    "r": "SELECT _weight, grp FROM shop.w",
+    "g": "SELECT _weight AS k, count(*) AS n FROM shop.w GROUP BY 1",
+    "j": "SELECT a.grp, c.grp AS other, count(*) AS n FROM shop.w AS a JOIN shop.w AS b ON a.id = b.id"
+    " JOIN shop.w AS c ON c.id = b.grp GROUP BY a.grp, c.grp",
+}
 OVER = "SELECT n, count(*) AS cities FROM d.q0 GROUP BY n"
 """A query over the first one."""
 
@@ -223,3 +230,70 @@ def test_what_is_computed_how_much_of_it_and_why_all(bench: SparkBench, monkeypa
         1,
         "shop.p was emptied or read again",
     )
+
+
+def test_what_others_did_to_the_lake_and_what_is_bounded(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. A column may have the name of the changes' own; only the changes are broadcast, and of equal rows no more are
+    found than leave. 2. Files that another user rewrote are gone on from. 3. Where one set the table to an older
+    snapshot, and that was accepted, all of it is computed. 4. So it is if a file is lost that a merge meets behind the
+    first commit, and 5. if more bytes have changed than are held.
+    """
+    plans: list[str] = []
+    found: list[int] = []
+    by_groups, places = keyed.Keyed._by_groups, keyed.Keyed._places
+
+    def planned(self: keyed.Keyed, every: Any, *others: Any) -> Any:
+        plans.append(str(every._jdf.queryExecution().analyzed().toString()))
+        return by_groups(self, every, *others)
+
+    def placed(self: keyed.Keyed, *others: Any) -> Any:
+        found.append(places(self, *others).num_rows)
+        return places(self, *others)
+
+    def changed(*some: tuple[str, Row | None], names: str = "rgj") -> list[str]:
+        journal.change(WEIGHED, *some)
+        journal.checkpoint()
+        bench.apply(start)
+        record = newest(bench)
+        for name in names:
+            assert record.tables[f"d.{name}"].held is None, name
+            text = OF_WEIGHED[name].replace("shop.w", "lake.shop.w")
+            assert rows(bench, f"SELECT * FROM lake.d.{name}") == rows(bench, text), name
+        return [start.derived.status[f"d.{name}"].in_full for name in names]
+
+    def row(number: int, weight: int) -> tuple[str, Row | None]:
+        return "+U", {"id": number, "_weight": weight, "grp": number % 3}
+
+    def snapshot() -> int:
+        work = newest(bench).tables["d.r"].work
+        assert work is not None
+        return snapshot_of(work.content)
+
+    journal = bench.journal
+    journal.table(WEIGHED)
+    journal.chunk(WEIGHED, [{"id": n, "_weight": 10, "grp": n % 2} for n in range(6)])
+    journal.checkpoint()
+    start = bench.apply(started(bench, OF_WEIGHED))
+    first = snapshot()
+    monkeypatch.setattr(keyed.Keyed, "_by_groups", planned)
+    monkeypatch.setattr(keyed.Keyed, "_places", placed)
+    assert changed(row(9, 50), ("-D", {"id": 2, "_weight": 10, "grp": 0})) == ["", "", ""]
+    assert found[0] == 1
+    assert [plan.count("strategy=broadcast") for plan in plans] == [0, 3]
+    monkeypatch.undo()
+    start = started(bench, {"r": OF_WEIGHED["r"]})
+    bench.session.sql("CALL lake.system.rewrite_data_files(table => 'd.r', options => map('rewrite-all', 'true'))")
+    assert changed(row(10, 7), names="r") == [""]
+    bench.session.sql(f"CALL lake.system.rollback_to_snapshot('d.r', {first})")
+    changed(row(11, 8), names="")
+    start.sink.choose("d.r", "accept", start.derived.foreign["d.r"].seen)
+    start.derived.retry("d.r")
+    assert changed(row(12, 9), names="r") == ["another user chose what the lake shows of it"]
+    assert changed(row(13, 9), names="r") == [""]
+    monkeypatch.setattr(keyed, "MERGED_FILES", 3)
+    lost = next(iter(start.sink.tables.get("d.r").contents(snapshot()).files))
+    Path(lost.removeprefix("file:")).unlink()
+    (why,) = changed(row(14, 1), names="r")
+    assert lost.rpartition("/")[2] in why
+    monkeypatch.setattr(keyed, "MOST_BYTES", 8)
+    assert changed(row(15, 2), names="r") == ["more than 8 bytes of shop.w have changed"]
