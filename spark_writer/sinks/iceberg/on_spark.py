@@ -40,6 +40,7 @@ from cutline.spark_writer.sinks.iceberg.gathering import Gathering
 from cutline.spark_writer.sinks.iceberg.jvm import Jvm, Refused, failing_as
 from cutline.spark_writer.sinks.iceberg.key_hash import SECRET_BYTES, kind_of
 from cutline.spark_writer.sinks.iceberg.key_index import IndexUnavailable
+from cutline.spark_writer.sinks.iceberg.locating import cover
 from cutline.spark_writer.sinks.iceberg.merging import merged_rows
 from cutline.spark_writer.sinks.iceberg.partitioning import write_files
 from cutline.spark_writer.sinks.iceberg.sent_index import IndexDamaged, SentIndex, sent
@@ -169,7 +170,7 @@ def planned(
 ) -> Step:
     """Divide the changes of a batch to a table among as many tasks as have enough to do."""
     cores, rows = table.jvm.cores, sum(staged.rows for staged in changes)
-    index = _index(table, layout)
+    index = _index(table, layout, head, rows)
     secret = secrets.token_bytes(SECRET_BYTES) if index is None else index.secret
     keyed = bool(layout.schema.key)
     files = [
@@ -198,14 +199,16 @@ def planned(
     )
 
 
-def _index(table: LakeTable, layout: Layout) -> SentIndex | None:
-    """The table's key index for the executors; None if it has none, or if the store fails."""
+def _index(table: LakeTable, layout: Layout, head: int, changes: int) -> SentIndex | None:
+    """The table's key index for the executors of so many changes, made or grown here if that pays; None if it has none,
+    or if the store fails."""
     index = table.index
     if index is None or index.rests or not layout.schema.key:
         return None
     kinds = [layout.schema.field(column).type for column in layout.schema.key_columns]
     try:
         index.open([[number, kind_of(kind)] for number, kind in zip(key_ids(layout), kinds, strict=True)])
+        cover(table.contents(head).files, key_ids(layout), kinds, changes, index)
     except IndexUnavailable as error:
         logger.warning("the keys of %s are located without their index: %s", table.table_id, error)
     return sent(index) if index.runs else None
