@@ -16,6 +16,7 @@ from cutline.common.errors import CutlineError, TableLocked
 from cutline.common.journal.plan import StagedLost
 from cutline.spark_writer.sinks.iceberg import on_spark
 from cutline.spark_writer.sinks.iceberg.faults import may_be_own
+from cutline.spark_writer.sinks.iceberg.files import DataFile
 from cutline.spark_writer.sinks.iceberg.jvm import Refused
 from cutline.spark_writer.sinks.iceberg.on_spark import OnSpark
 from cutline.spark_writer.sinks.iceberg.sent_index import IndexDamaged
@@ -121,3 +122,41 @@ def test_what_tasks_share_is_destroyed_also_after_an_error() -> None:
     with pytest.raises(ValueError, match="bad"), on_spark._shared(context, "step"):
         raise ValueError("bad")
     assert context.shared == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "finding"),
+    [
+        (1_000, 50_000_000, 8),  # a scan is divided by the rows of the files
+        (1_000, 500_000, 1),
+        (2_000_000, 50_000_000, 8),
+        (40_000_000, 50_000_000, 1),  # each task would get all keys
+    ],
+)
+@pytest.mark.parametrize("partition", [(), (("note", 4),)])
+def test_few_changes_are_divided_only_for_a_scan_and_partitions_only_by_whole_groups(
+    monkeypatch: pytest.MonkeyPatch, changes: int, rows: int, finding: int, partition: Any
+) -> None:
+    most: list[int | None] = []
+    monkeypatch.setattr(on_spark, "grouped", lambda store, changes, rows: most.append(rows))
+    files = {str(at): DataFile(path=str(at), rows=rows // 50, size=1) for at in range(50)}
+    layout: Any = SimpleNamespace(schema=SimpleNamespace(key=("id",)), partition=partition, portable=None)
+
+    def table(index: Any) -> Any:
+        return SimpleNamespace(
+            jvm=SimpleNamespace(cores=8),
+            index=index,
+            version=3,
+            contents=lambda _: SimpleNamespace(files=files),
+            vector=lambda _: None,
+            new_file=lambda _: "new",
+        )
+
+    nothing, staged = None, SimpleNamespace(rows=changes)
+    step = on_spark.planned(nothing, table(None), layout, 0, [staged], None)  # type: ignore[arg-type, list-item]
+    assert len(step.files) == finding
+    assert most == [None if partition else max(100_000, changes // 8)]
+    covered: Any = type("Covered", (), {"secret": b"s", "__contains__": lambda self, path: True})()
+    monkeypatch.setattr(on_spark, "_index", lambda *_: covered)
+    step = on_spark.planned(nothing, table(None), layout, 0, [staged], None)  # type: ignore[arg-type, list-item]
+    assert len(step.files) == min(8, -(-changes // 100_000), -(-rows // 1_000_000))
