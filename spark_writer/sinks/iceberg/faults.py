@@ -18,7 +18,8 @@ from cutline.spark_writer.sinks.iceberg.naming import CATALOG
 
 _MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "ENOMEM", "EMFILE", "ENFILE", "EROFS")}
 _MACHINE_IN_JAVA = re.compile(
-    r"No space left on device|Disk quota exceeded|disk is full|Too many open files|java\.lang\.OutOfMemoryError"
+    r"No space left on device|Disk quota exceeded|disk is full|Too many open files|Read-only file system"
+    r"|Cannot allocate memory|\b(Arrow)?MemoryError\b|java\.lang\.OutOfMemoryError"
     r"|SparkContext (was|has been) (shut down|stopped)|stopped SparkContext"
 )
 

@@ -23,8 +23,9 @@ class Gathering:
     """Calls of `together` for the items of several threads. Thread-safe."""
 
     def __init__(self, together: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
-        """`together` returns an answer for each item, in order; what it raises is raised to all that it was called for.
-        It is called by one of their threads, never by two at once.
+        """`together` returns an answer for each item, in order; it is called by one of their threads, never by two at
+        once. If it raises an Exception for several items it is called again for each alone, so that the error is raised
+        only to those that cause it: its calls must be repeatable.
         """
         self._together = together
         self._changed = threading.Condition()
@@ -48,9 +49,9 @@ class Gathering:
 
     def _answer(self, taken: Sequence[_Asked]) -> None:
         try:
-            answers = self._together([each.item for each in taken])
-            for each, answer in zip(taken, answers, strict=True):
-                each.answer = answer
+            if not self._call(taken) and len(taken) > 1:
+                for each in taken:
+                    self._call([each])
         except BaseException as error:
             for each in taken:
                 each.error = error
@@ -60,3 +61,15 @@ class Gathering:
                 for each in taken:
                     each.done = True
                 self._changed.notify_all()
+
+    def _call(self, taken: Sequence[_Asked]) -> bool:
+        """Whether all have their answers, and none has an error."""
+        try:
+            answers = self._together([each.item for each in taken])
+            for each, answer in zip(taken, answers, strict=True):
+                each.answer, each.error = answer, None
+        except Exception as error:
+            for each in taken:
+                each.error = error
+            return False
+        return True

@@ -185,6 +185,11 @@ class KeyIndex:
         return time.monotonic() < self._rests_until
 
     @property
+    def keys(self) -> Columns:
+        """The columns that it indexes; none before `open`."""
+        return self._keys or []
+
+    @property
     def runs(self) -> Sequence[Run]:
         """The runs."""
         return self._runs
@@ -212,9 +217,9 @@ class KeyIndex:
             self._runs, self._owner = [], {}
         self._keys = keys
         with self._resting():
-            opened = [(name, _opened(name, self._mapped(name), keys)) for name in self._found]
+            read = [(name, opened(name, self._mapped(name), keys)) for name in self._found]
             by_secret: dict[bytes, list[Run]] = {}
-            for _, found in opened:
+            for _, found in read:
                 if found is not None:
                     by_secret.setdefault(found[0], []).append(found[1])
             rows = {secret: sum(len(run.entries) for run in runs) for secret, runs in by_secret.items()}
@@ -286,7 +291,7 @@ class KeyIndex:
             name = f"{table_part(self.table_id)}.{secrets.token_hex(8)}.keys"
             self.names = frozenset({*(self.names or ()), name})  # before it exists: the sweep removes unknown names
             self._store.write(name, _blocks(self._hash.secret, self._keys or [], covered, parts))
-            found = _opened(name, self._mapped(name), self._keys or [], checked=False)
+            found = opened(name, self._mapped(name), self._keys or [], checked=False)
             if found is None:
                 raise IndexUnavailable(f"the file {name} was not as it was written")
             run = found[1]
@@ -344,15 +349,19 @@ class KeyIndex:
         self._store.remove(name)
         self.names = (self.names or frozenset()) - {name}
 
+    def rest(self) -> None:
+        """Forget the index for a while; then its files are compared with their checksums again."""
+        self._found = list(self.names or self._found)
+        self._keys, self._runs, self._owner, self.names = None, [], {}, None
+        self._rests_until = time.monotonic() + REST_SECONDS
+
     @contextmanager
     def _resting(self) -> Iterator[None]:
-        """Forget the index for a while if the store fails inside, and raise IndexUnavailable."""
+        """Rest if the store fails inside, and raise IndexUnavailable."""
         try:
             yield
         except (CutlineError, OSError, IndexUnavailable) as error:
-            self._found = list(self.names or self._found)
-            self._keys, self._runs, self._owner, self.names = None, [], {}, None
-            self._rests_until = time.monotonic() + REST_SECONDS
+            self.rest()
             raise IndexUnavailable(str(error)) from error
 
 
@@ -433,7 +442,7 @@ def _blocks(
     yield _TAIL.pack(len(content), zlib.crc32(content), _MAGIC)
 
 
-def _opened(name: str, content: Any, keys: Columns, *, checked: bool = True) -> tuple[bytes, Run] | None:
+def opened(name: str, content: Any, keys: Columns, *, checked: bool = True) -> tuple[bytes, Run] | None:
     """Return a run and the secret of its hash, from the bytes of its file; None if they are not those of a run of this
     key. The entries are compared with their checksum if `checked`.
     """
@@ -456,13 +465,7 @@ def _opened(name: str, content: Any, keys: Columns, *, checked: bool = True) -> 
             found = zlib.crc32(body[start : start + _BLOCK_BYTES], found)
         if found != header["checksum"]:
             return None
-    return bytes.fromhex(header["secret"]), Run(entries_in(content, files), files, name)
-
-
-def entries_in(content: Any, files: Sequence[tuple[str, int]]) -> Any:
-    """Return the entries of these files in the bytes of a run's file, which begins with them."""
-    words = WORDS * sum(rows for _, rows in files)
-    return np.frombuffer(content[: 8 * words], "<u8").reshape(-1, WORDS)
+    return bytes.fromhex(header["secret"]), Run(np.frombuffer(body, "<u8").reshape(-1, WORDS), files, name)
 
 
 def _merged(runs: Sequence[Run], numbers: Sequence[Any]) -> Iterator[Any]:

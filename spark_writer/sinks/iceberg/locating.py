@@ -97,11 +97,40 @@ def _index(
     return []
 
 
+def cover(
+    files: Mapping[str, DataFile], ids: tuple[int, ...], kinds: Sequence[pa.DataType], changes: int, index: KeyIndex
+) -> None:
+    """Let an open index cover these files if that pays for so many changes, before others locate their keys by it.
+
+    The keys are not known here, so nothing is pruned: the rows of all files count that the index does not cover.
+    `kinds` are the lake's types of the key's columns. IndexUnavailable if the store fails.
+    """
+    uncovered = [file for file in files.values() if not index.covers(file.path)]
+    rows = sum(file.rows for file in uncovered)
+    if rows > INDEXED_ROWS:
+        return
+    if not _is_worth(index, rows + FILE_ROWS * len(uncovered), rows, changes):
+        index.scanned_rows += rows
+        return
+    known = SortedKeys(pa.chunked_array([], kinds[0]))
+    for file in uncovered:
+        if file.groups is None:
+            _describe(file, ids, known)
+    schema = pa.schema([(f"k{at}", kind) for at, kind in enumerate(kinds)])
+    index.add(((file.path, file.rows, _key_columns(file, schema)) for file in uncovered), files.keys())
+    index.scanned_rows = 0
+
+
 def _pays(index: KeyIndex, hits: Sequence[Hit], keys: int) -> bool:
     cost = sum(FILE_ROWS + sum(_groups(file)[at].rows for at in wanted) for file, wanted in hits)
+    return _is_worth(index, cost, sum(file.rows for file, _ in hits), keys)
+
+
+def _is_worth(index: KeyIndex, cost: int, rows: int, keys: int) -> bool:
+    """Whether `rows` should be indexed, of which a scan for so many keys costs as much as that of `cost` rows."""
     if cost <= LEAST_RATIO * keys or (cost <= SMALL_ROWS and not index.runs):
         return False
-    return cost > CLEAR_RATIO * keys or index.scanned_rows > SCANS * sum(file.rows for file, _ in hits)
+    return cost > CLEAR_RATIO * keys or index.scanned_rows > SCANS * rows
 
 
 def _key_columns(file: DataFile, schema: pa.Schema) -> Iterator[list[pa.Array]]:

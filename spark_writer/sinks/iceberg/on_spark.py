@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
+import pickle
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,9 +40,10 @@ from cutline.spark_writer.sinks.iceberg.gathering import Gathering
 from cutline.spark_writer.sinks.iceberg.jvm import Jvm, Refused, failing_as
 from cutline.spark_writer.sinks.iceberg.key_hash import SECRET_BYTES, kind_of
 from cutline.spark_writer.sinks.iceberg.key_index import IndexUnavailable
+from cutline.spark_writer.sinks.iceberg.locating import cover
 from cutline.spark_writer.sinks.iceberg.merging import merged_rows
 from cutline.spark_writer.sinks.iceberg.partitioning import write_files
-from cutline.spark_writer.sinks.iceberg.sent_index import SentIndex, sent
+from cutline.spark_writer.sinks.iceberg.sent_index import IndexDamaged, SentIndex, sent
 from cutline.spark_writer.sinks.iceberg.staged import grouped
 from cutline.spark_writer.sinks.iceberg.stages import STAGES, Kernel, Step, divide, tasks_of, whole
 from cutline.spark_writer.sinks.iceberg.table import LakeTable
@@ -53,7 +55,14 @@ MOST_ROWS = 500_000
 """The changes of which one task reduces the keys, about; it holds them in memory."""
 SCANNED_ROWS = 1_000_000
 """The least rows of data files that are worth a task."""
-_RAISED: tuple[type[CutlineError], ...] = (StagedLost, FileLost, ProtocolError, Unavailable, ConfigError)
+_RAISED: tuple[type[CutlineError], ...] = (
+    IndexDamaged,
+    StagedLost,
+    FileLost,
+    ProtocolError,
+    Unavailable,
+    ConfigError,
+)
 WRITTEN = "path string, partition string"
 """A line a data file that a task wrote, as `write_files` yields them."""
 Batches = Iterator[pa.RecordBatch]
@@ -84,43 +93,65 @@ class OnSpark:
         about: str = "",
     ) -> tuple[list[Any], list[Vector]]:
         """Do the work of `local.changed`; `about` describes the job in Spark's UI and event log."""
-        step = planned(store, table, layout, head, changes, after)
-        failure = f"the changes of {table.table_id} could not be applied by Spark"
-        if max(tasks_of(step)) == 1:
-            answer = self._small.ask((about, step))
-            if isinstance(answer, _Failed):
-                raise Refused(f"{failure}: {answer.text}") if answer.kind is None else answer.kind(answer.text)
-            made = answer
-        else:
-            with kernels(failure), _described(self._jvm, f"{about}: {table.table_id}"):
-                made = _job(self._jvm.session.sparkContext, step).collect()
+        try:
+            made = self._made(about, planned(store, table, layout, head, changes, after))
+        except IndexDamaged as error:
+            logger.warning("the keys of %s are located without their index: %s", table.table_id, error)
+            if table.index is not None:
+                table.index.rest()
+            made = self._made(about, planned(store, table, layout, head, changes, after))
         deleted = [each for each in made if isinstance(each, Vector)]
         return [data_file(table, each[0], layout, each[1]) for each in made if not isinstance(each, Vector)], deleted
+
+    def _made(self, about: str, step: Step) -> list[Any]:
+        """Carry out a step; return what its last stage gives."""
+        if max(tasks_of(step)) > 1:
+            with kernels(_failure(step)), _described(self._jvm, f"{about}: {step.table_id}"):
+                return _collected(self._jvm.session.sparkContext, step)
+        answer: list[Any] | _Failed = self._small.ask((about, step))
+        if not isinstance(answer, _Failed):
+            return answer
+        error = answer.error
+        if isinstance(error, CutlineError | OSError | MemoryError):
+            raise error
+        raise Refused(f"{_failure(step)}: {type(error).__name__}: {error}") from error
 
     def _together(self, small: Sequence[tuple[str, Step]]) -> Sequence[Any]:
         """Carry out steps of several tables, each in a task of one job."""
         steps = [step for _, step in small]
         about = f"{small[0][0]}: {', '.join(step.table_id for step in steps)}"
-        with kernels("small changes could not be applied by Spark"), _described(self._jvm, about):
+        failure = _failure(steps[0]) if len(steps) == 1 else "small changes could not be applied by Spark"
+        with kernels(failure), _described(self._jvm, about):
             made: Sequence[Any] = self._jvm.session.sparkContext.parallelize(steps, len(steps)).map(_alone).collect()
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """The error of one table's task, which must not be that of the job; `kind` is its class, None for any other."""
+    """The error of one table's task, which must not be that of the job."""
 
-    kind: type[CutlineError] | None
-    text: str
+    error: Exception
 
 
 def _alone(step: Step) -> list[Any] | _Failed:
     try:
         return whole(step)
-    except _RAISED as error:
-        return _Failed(next(kind for kind in _RAISED if isinstance(error, kind)), str(error))
     except Exception as error:
-        return _Failed(None, f"{type(error).__name__}: {error}")
+        return _Failed(_portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or if it can't be pickled one of its class and sentence."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        found = next((kind for kind in _RAISED if isinstance(error, kind)), None)
+        return RuntimeError(f"{type(error).__name__}: {error}") if found is None else found(str(error))
+    return error
+
+
+def _failure(step: Step) -> str:
+    return f"the changes of {step.table_id} could not be applied by Spark"
 
 
 @contextmanager
@@ -139,22 +170,26 @@ def planned(
 ) -> Step:
     """Divide the changes of a batch to a table among as many tasks as have enough to do."""
     cores, rows = table.jvm.cores, sum(staged.rows for staged in changes)
-    index = _index(table, layout)
+    index = _index(table, layout, head, rows)
     secret = secrets.token_bytes(SECRET_BYTES) if index is None else index.secret
     keyed = bool(layout.schema.key)
     files = [
         replace(file, vector=None, partition=None, dead=table.vector(file))
         for file in (table.contents(head).files.values() if keyed else ())
     ]
-    finding = min(cores, math.ceil(sum(file.rows for file in files) / SCANNED_ROWS))
-    if scanned := sum(file.rows for file in files if index is None or file.path not in index):
+    scanned = sum(file.rows for file in files if index is None or file.path not in index)
+    finding = min(cores, max(math.ceil(scanned / SCANNED_ROWS), math.ceil(rows / LEAST_ROWS)))
+    finding = min(finding, math.ceil(sum(file.rows for file in files) / SCANNED_ROWS))
+    if scanned:
         finding = min(finding, scanned // rows)  # each of these tasks gets all keys of the changes
+    # Each group becomes a file for each partition in which it has rows.
+    most = None if layout.partition else max(LEAST_ROWS, math.ceil(rows / cores))
     return Step(
         store=store,
         layout=layout.portable,
         version=table.version,
         after=after,
-        groups=grouped(store, changes, max(LEAST_ROWS, math.ceil(rows / cores))),
+        groups=grouped(store, changes, most),
         buckets=max(math.ceil(rows / MOST_ROWS), min(cores, math.ceil(rows / LEAST_ROWS))),
         files=divide(files, max(1, finding)),
         secret=secret,
@@ -164,37 +199,52 @@ def planned(
     )
 
 
-def _index(table: LakeTable, layout: Layout) -> SentIndex | None:
-    """The table's key index for the executors; None if it has none, or if the store fails."""
+def _index(table: LakeTable, layout: Layout, head: int, changes: int) -> SentIndex | None:
+    """The table's key index for the executors of so many changes, made or grown here if that pays; None if it has none,
+    or if the store fails."""
     index = table.index
     if index is None or index.rests or not layout.schema.key:
         return None
     kinds = [layout.schema.field(column).type for column in layout.schema.key_columns]
     try:
         index.open([[number, kind_of(kind)] for number, kind in zip(key_ids(layout), kinds, strict=True)])
+        cover(table.contents(head).files, key_ids(layout), kinds, changes, index)
     except IndexUnavailable as error:
         logger.warning("the keys of %s are located without their index: %s", table.table_id, error)
     return sent(index) if index.runs else None
 
 
-def _job(context: Any, step: Step) -> Any:
-    """The stages as an RDD of what the last one gives."""
+def _collected(context: Any, step: Step) -> list[Any]:
+    """Carry out the stages as a job; return what the last one gives."""
     first, *others = tasks_of(step)
-    blocks = context.parallelize(range(first), first).mapPartitions(partial(_first, step, STAGES[0]))
-    for tasks, kernel in zip(others, STAGES[1:], strict=True):
-        blocks = blocks.partitionBy(tasks, int).mapPartitionsWithIndex(partial(_next, step, kernel))
-    return blocks
+    with _shared(context, step) as shared:
+        blocks = context.parallelize(range(first), first).mapPartitions(partial(_first, shared, STAGES[0]))
+        for tasks, kernel in zip(others, STAGES[1:], strict=True):
+            blocks = blocks.partitionBy(tasks, int).mapPartitionsWithIndex(partial(_next, shared, kernel))
+        made: list[Any] = blocks.collect()
+    return made
 
 
-def _first(step: Step, kernel: Kernel, tasks: Iterator[int]) -> Iterator[Any]:
+@contextmanager
+def _shared(context: Any, value: Any) -> Iterator[Any]:
+    """Give tasks a value that may be large, once for all stages. In a closure of more than 1 MB PySpark would leave a
+    file of it for each stage as long as it runs, here with the rights to the lake's files."""
+    shared = context.broadcast(value)
+    try:
+        yield shared
+    finally:
+        shared.destroy()
+
+
+def _first(shared: Any, kernel: Kernel, tasks: Iterator[int]) -> Iterator[Any]:
     for task in list(
         tasks
     ):  # all is taken before: else Spark would not use the worker again, which imports for a second
-        yield from kernel(step, task, iter(()))
+        yield from kernel(shared.value, task, iter(()))
 
 
-def _next(step: Step, kernel: Kernel, task: int, blocks: Iterator[tuple[int, Any]]) -> Iterator[Any]:
-    return kernel(step, task, (block for _, block in blocks))
+def _next(shared: Any, kernel: Kernel, task: int, blocks: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+    return kernel(shared.value, task, (block for _, block in blocks))
 
 
 def filled(table: LakeTable, head: int, layout: Layout) -> list[Any]:

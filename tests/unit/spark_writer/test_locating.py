@@ -26,7 +26,7 @@ from cutline.spark_writer.sinks.iceberg import key_index, locating
 from cutline.spark_writer.sinks.iceberg.files import DataFile, FileLost
 from cutline.spark_writer.sinks.iceberg.key_hash import KeyHash, kind_of
 from cutline.spark_writer.sinks.iceberg.key_index import KeyIndex, KeyIndexes, first_at_least
-from cutline.spark_writer.sinks.iceberg.locating import SortedKeys, locate, rows_to_scan
+from cutline.spark_writer.sinks.iceberg.locating import SortedKeys, cover, locate, rows_to_scan
 from tests.support import records
 
 UTC = pa.timestamp("us", "UTC")
@@ -503,3 +503,29 @@ def test_0_and_minus_0_are_one_key(tmp_path: Path, kind: pa.DataType, indexed: b
 def test_the_search_is_a_binary_search(column: list[int], wanted: list[int]) -> None:
     ordered, keys = np.sort(np.array(column, np.uint64)), np.array(wanted, np.uint64)
     assert first_at_least(ordered, keys).tolist() == np.searchsorted(ordered, keys).tolist()
+
+
+def test_an_index_is_made_before_the_keys_are_known_if_that_pays_whatever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path, ["int as long", "text"])
+    kinds = [kind[1] for kind in lake.kinds]
+    columns = [[number, kind_of(kind)] for number, kind in zip(lake.ids, kinds, strict=True)]
+    first, rows = lake.add([(n, n) for n in range(10)]), 10
+    lake.index.open(columns)
+
+    def covered(changes: int) -> bool:
+        cover(lake.files, lake.ids, kinds, changes, lake.index)
+        return lake.index.covers(first)
+
+    assert not covered(1)  # SMALL_ROWS
+    monkeypatch.setattr(locating, "SMALL_ROWS", 0)
+    assert not covered(10_000)  # a scan is as cheap
+    monkeypatch.setattr(locating, "INDEXED_ROWS", rows - 1)
+    assert not covered(1)  # too many for the Spark writer
+    monkeypatch.setattr(locating, "INDEXED_ROWS", rows)
+    assert covered(1)
+    lake.add([(n, n) for n in range(10, 15)])
+    cover(lake.files, lake.ids, kinds, 1, lake.index)
+    assert all(lake.index.covers(path) for path in lake.files)
+    assert lake.locate([(3, 3), (12, 12), (12, 3), (39, 39)]) == lake.wanted([(3, 3), (12, 12)])
