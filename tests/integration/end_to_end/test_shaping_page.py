@@ -20,6 +20,8 @@ from tests.support.operator import done, redefined
 from tests.support.pages import ROOT, blocks_of
 
 HERE = "tests/integration/end_to_end/test_shaping_page.py"
+ORDERS = ["_seq", "_binlog_file", "_binlog_pos", "id"], ["id"], ["id", "_from_file", "_from_pos", "_from_seq"]
+"""By which the tables `payments`, `members` and `prices` stand on the page once they were read again."""
 _KEY = re.compile(r'^key = b"(.*)"$', re.MULTILINE)
 _TABLE = re.compile(r"^\| (?:.+\n)+", re.MULTILINE)
 
@@ -101,7 +103,7 @@ def test_the_examples_of_the_page_give_what_it_says(
         pipeline.until(lambda: [pipeline.generation(name) for name in names[2:5]] == [2, 2, 2], "the next generations")
         pipeline.until(lambda: pipeline.shows(*names), "all to be live by the next rules")
         savepoint(pipeline, "again")
-        for name, page, order in zip(names[2:5], kept, (["_seq", "id"], ["id"], ["id", "_to_seq"]), strict=True):
+        for name, page, order in zip(names[2:5], kept, ORDERS, strict=True):
             assert shown(warehouse, name, page[0], order) == page
         assert sorted(map(tuple, reader.sql(query).collect())) == [(1, 100), (2, 200)]
         carry_out("UPDATE people SET family = 'Lovelace' WHERE id = 1")
