@@ -88,3 +88,10 @@ def compared(source: Database, reader: Any, table: str, kept: tuple[str, ...] = 
     if set(kept) - set(found.types):
         lines.append(f"lost {kept}: {list(found.types)}")
     return [f"{table}: {line}" for line in lines]
+
+
+def held(pipeline: Pipeline, table: str) -> str:
+    """Why the newest publication has the table in quarantine; "" if it has not."""
+    record = pipeline.store.publication(max(pipeline.store.publication_numbers(), default=0))
+    found = record.tables[table].held if record is not None and table in record.tables else None
+    return "" if found is None else str(found.cause)

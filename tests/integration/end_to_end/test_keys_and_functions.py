@@ -15,8 +15,8 @@ import yaml
 from tests.support.databases import Database
 from tests.support.hammer import Hammer
 from tests.support.lake_tables import lake_table
-from tests.support.lakes import savepoint, writing
-from tests.support.mesh import Mesh, Pipeline, connection
+from tests.support.lakes import held, savepoint, writing
+from tests.support.mesh import Mesh, connection
 from tests.support.operator import done, redefined
 
 MODULE = """
@@ -48,12 +48,6 @@ def changing(table: str) -> Callable[[Any, random.Random, int], None]:
         cursor.execute(f"UPDATE {table} SET code = {second}, note = 'n{number}' WHERE id = {first_id}")
 
     return change
-
-
-def held(pipeline: Pipeline, table: str) -> str:
-    record = pipeline.store.publication(max(pipeline.store.publication_numbers(), default=0))
-    found = record.tables[table].held if record is not None and table in record.tables else None
-    return "" if found is None else str(found.cause)
 
 
 def rows_of(warehouse: str, table: str) -> list[tuple[Any, ...]]:

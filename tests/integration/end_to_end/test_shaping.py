@@ -13,7 +13,7 @@ from cutline.spark_writer import session
 from cutline.spark_writer.sinks.iceberg.works import snapshot_of
 from tests.support.databases import Database
 from tests.support.hammer import Hammer
-from tests.support.lakes import savepoint, writing
+from tests.support.lakes import held, savepoint, writing
 from tests.support.mesh import Mesh, Pipeline, connection
 from tests.support.operator import done, redefined
 
@@ -40,13 +40,6 @@ def changing(table: str) -> Callable[[Any, random.Random, int], None]:
             cursor.execute(f"REPLACE INTO {table} VALUES ({key}, 'n{number}', {salary}, '2001-02-03')")
 
     return change
-
-
-def held(pipeline: Pipeline, table: str) -> str:
-    """Why the newest publication has the table in quarantine; "" if it has not."""
-    record = pipeline.store.publication(max(pipeline.store.publication_numbers(), default=0))
-    found = record.tables[table].held if record is not None and table in record.tables else None
-    return "" if found is None else str(found.cause)
 
 
 def at_source(pipeline: Pipeline, table: str, which: str) -> list[tuple[Any, ...]]:
