@@ -176,11 +176,11 @@ def agrees_with_cuts(pipeline: Pipeline, reader: Any, table: str, found: list[di
     compared = 0
     for record in pipeline.store.publications()[-6:]:
         shown = record.tables.get(table)
-        if shown is None or shown.main is None or record.position is None:
+        if shown is None or shown.main is None or (cut := record.position_of(table)) is None:
             continue
         at = f"VERSION AS OF {snapshot_of(shown.main.content)}"
         then = reader.sql(f"SELECT id, v, part FROM lake.{table} {at} WHERE _current ORDER BY id").toArrow().to_pylist()
-        assert sorted(as_of(found, record.position)) == [tuple(row.values()) for row in then], record.n
+        assert sorted(as_of(found, cut)) == [tuple(row.values()) for row in then], record.n
         compared += 1
     return compared
 

@@ -550,7 +550,7 @@ UNITS = (
         "spark_writer/transform/rekeyed.py",
         "        alone = (np.bincount(key) == 1)[stays] & (seq[at] < 0)\n",
         "        alone = seq[at] < 0\n",
-        "test_rekeyed.py::test_the_lake_has_the_rows_of_the_source_after_each_step_while_keys_go_from_row_to_row",
+        "test_rekeyed.py::test_a_chunks_row_that_takes_a_key_of_the_lake_replaces_what_had_it",
     ),
     unit(
         "a star in the pattern of modules is a dot too",

@@ -118,6 +118,13 @@ def test_the_lake_is_asked_about_keys_that_come_alone() -> None:
     assert lake.rows == {1: (1, 1, 5), 2: (3, 2, 7), 4: (4, 4, 1)}
 
 
+def test_a_chunks_row_that_takes_a_key_of_the_lake_replaces_what_had_it() -> None:
+    lake = Lake()
+    lake.rows = {1: (1, 1, 0)}
+    lake.step([(9, 1, 0), (8, 8, 0)], [("-U", (1, 1, 0)), ("+U", (1, 2, 0))], 0, None)
+    assert lake.rows == {1: (9, 1, 0), 2: (1, 2, 0), 8: (8, 8, 0)}
+
+
 @pytest.mark.parametrize(
     ("made", "named"),
     [
