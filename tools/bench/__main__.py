@@ -114,9 +114,11 @@ def median(work: Callable[..., Figures], *arguments: Any) -> Figures:
 
 
 def of_bar(name: str, figures: Figures, interval: object) -> dict[str, float]:
-    """The ratio of each figure to its bar, above 1 if better; for figures that have a bar."""
+    """The ratio of each figure to its bar, above 1 if better; for figures that have a bar. Of one that is to be small,
+    nothing or less counts as a hundredth of its bar."""
     times = {figure: figures[figure] / bar for figure, bar in AT_LEAST.get(name, {}).items()}
-    times |= {figure: bar / figures[figure] for figure, bar in AT_MOST.get(name, {}).items() if figure in figures}
+    small = {figure: bar for figure, bar in AT_MOST.get(name, {}).items() if figure in figures}
+    times |= {figure: bar / max(figures[figure], bar / 100) for figure, bar in small.items()}
     if name == "freshness" and isinstance(interval, float):
         times |= {figure: bar / figures[figure] for figure, bar in FRESH_AT_MOST[interval].items()}
     return {figure: round(number, 2) for figure, number in times.items()}
