@@ -50,11 +50,11 @@ class Seen:
 
     def agree(self, wheres: list[str], before: Seen | None) -> None:
         sources = [at_source(self.pipeline, name, where) for name, where in zip(self.names, wheres, strict=True)]
-        key = {id(row): row["_seq"] if row["_seq"] is not None else -1 for row in self.log}
-        newest = max((key[id(row)] for row in self.log if row["_op"] == "r"), default=-1)
+        newest = max((placed(row) for row in self.log if row["_op"] == "r"), default=(-1, "", 0))
         last: dict[int, dict[str, Any]] = {}
-        for row in sorted(self.log, key=lambda row: (key[id(row)], row["_op"] != "r")):
-            last |= {row["id"]: row} if key[id(row)] >= newest else {}
+        for row in sorted(self.log, key=placed):  # the newest snapshot, and the changes behind it
+            behind = placed(row) == newest if row["_op"] == "r" else placed(row)[0] > newest[0]
+            last |= {row["id"]: row} if behind else {}
         assert plain([row for row in last.values() if row["_op"] != "-D"]) == sources[0]
         assert plain([row for row in self.marks if not row["_is_deleted"]]) == sources[1]
         assert all((row["_deleted_at"] is not None) == row["_is_deleted"] for row in self.marks)
@@ -72,6 +72,11 @@ class Seen:
         assert {row["id"] for row in before.marks} <= {row["id"] for row in self.marks}
         assert not set(map(logged, before.log)) - set(map(logged, self.log))
         assert not {row for row in map(ended, before.past) if row[-1] < OPEN} - set(map(ended, self.past))
+
+
+def placed(row: dict[str, Any]) -> tuple[int, str, int]:
+    """Where a row stands in a log: one of a snapshot behind the last change before it, which has its `_seq`."""
+    return (-1 if row["_seq"] is None else row["_seq"], row["_binlog_file"] or "", row["_binlog_pos"] or 0)
 
 
 def logged(row: dict[str, Any]) -> tuple[Any, ...]:
