@@ -103,13 +103,11 @@ class Rekeyed:
 
     def last(self, parts: Sequence[pa.Table], known: Known, truncated_at: int | None) -> Last:
         """What a step leaves, of the `events` of all its files. RuleFault if two rows have one key."""
-        parts = [part for part in parts if part.num_rows]
         if truncated_at is not None:
             parts = [part.filter(pc.greater(part[SEQ], truncated_at)) for part in parts]
-        if not sum(part.num_rows for part in parts):
-            return Last(seq=np.array([], np.int64), ops=np.array([], object))
-        events = self._without_nulls(pa.concat_tables(parts))
-        if not events.num_rows:
+        parts = [part for part in parts if part.num_rows]
+        events = self._without_nulls(pa.concat_tables(parts)) if parts else None
+        if events is None or not events.num_rows:
             return Last(seq=np.array([], np.int64), ops=np.array([], object))
         events = events.sort_by([(name, "ascending") for name in (*self._k, *self._o, SEQ)]).combine_chunks()
         owns, seq = events[OP].to_numpy(), events[SEQ].to_numpy()
@@ -153,10 +151,6 @@ class Rekeyed:
     @property
     def _o(self) -> list[str]:
         return [f"o{at}" for at in range(len(self.owner))]
-
-    @property
-    def _named(self) -> list[tuple[str, Any]]:
-        return list(zip(self.target.key, self.target.key_columns, strict=True))
 
     def _keys(self, rows: pa.Table) -> pa.Table:
         named = zip(self.target.key, self.target.key_columns, strict=True)
